@@ -1,0 +1,86 @@
+// Package operator turns rows into rows: parse and project, filter, watermark,
+// dedup. An operator chain does no I/O: state comes in as bytes and goes out
+// as bytes, the only clock is the plan's batch time.
+package operator
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/weirlake/weir/internal/marker"
+)
+
+// Outputs of a transform. Main goes to the main sink; DeadLetter, where the
+// transform has one, to the side sink of that name.
+const (
+	Main       = "main"
+	DeadLetter = "deadLetter"
+)
+
+// Env is what the plan fixes for a batch.
+type Env struct {
+	BatchID         int64
+	BatchTimeMicros int64
+	// Watermark is the plan's: rows with an earlier event time are late. Rows
+	// of the same batch never make each other late.
+	Watermark marker.Watermark
+}
+
+// Emit takes over a record for one of the outputs.
+type Emit func(output string, rec arrow.RecordBatch) error
+
+// Transform is one query's chain of operators. It is used by one goroutine at
+// a time: Begin, Process…, Finish, then Stateful's methods, then the next
+// Begin. A batch that fails is undone by Rollback.
+type Transform interface {
+	// Outputs are the schemas of what is emitted, by output name.
+	Outputs() map[string]*arrow.Schema
+	// Fingerprint is a hash of everything that decides the rows: columns,
+	// filter, watermark, contract, version of the code.
+	Fingerprint() string
+	// Begin starts a batch.
+	Begin(env Env) error
+	// Process consumes rec (and releases it). Rows are given in the source's
+	// order.
+	Process(rec arrow.RecordBatch, emit Emit) error
+	// Finish flushes the last rows and gives the batch's counts, the watermark
+	// that the next batch uses, and the event times for freshness.
+	Finish(emit Emit) (Result, error)
+	// Rollback forgets everything since Begin.
+	Rollback()
+	// State gives the stateful operators of the chain, none for a plain parse.
+	State() []Stateful
+}
+
+// Result is what a batch came to.
+type Result struct {
+	Counters  marker.Counters
+	Watermark marker.Watermark
+	// EventMicros are the event times of emitted rows (a bounded, seeded sample
+	// of at most 4,096), for freshness.
+	EventMicros []int64
+}
+
+// Stateful is an operator with memory between batches, versioned by batch id.
+type Stateful interface {
+	// Name is the operator's name in the checkpoint: "dedup".
+	Name() string
+	// Delta encodes what the finished batch changed (keys added, keys expired
+	// implicitly by watermark). Snapshot encodes everything.
+	Delta() ([]byte, error)
+	Snapshot() ([]byte, error)
+	// Keys is the number of remembered keys; Bytes an estimate of memory.
+	Keys() int64
+	Bytes() int64
+	// Reset forgets everything; Load applies a snapshot or a delta in order.
+	Reset()
+	LoadSnapshot(b []byte) error
+	ApplyDelta(b []byte) error
+	// RebuildColumns are the columns of the main sink that the state can be
+	// rebuilt from; the first is the timestamp column. RebuildFrom is the
+	// earliest event time that still matters under the watermark.
+	RebuildColumns() []string
+	RebuildFrom(w marker.Watermark) int64
+	Rebuild(rec arrow.RecordBatch) error
+	// FinishRebuild drops what the watermark has already passed.
+	FinishRebuild(w marker.Watermark)
+}
