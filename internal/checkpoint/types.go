@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/weirlake/weir/internal/batch"
@@ -42,7 +43,7 @@ type CommitEntry struct {
 	Marker  *marker.Marker `json:"marker"`
 	// Progress is the row of ops.stream_progress that belongs to the batch;
 	// the file is kept until that row is visible.
-	Progress []byte `json:"progress,omitempty"`
+	Progress json.RawMessage `json:"progress,omitempty"`
 	Adopted  bool   `json:"adopted,omitempty"`
 }
 
