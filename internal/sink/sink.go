@@ -7,6 +7,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -151,3 +152,7 @@ func MergeOffsets(markers map[string]*marker.Marker, m *marker.Marker) (*batch.K
 	}
 	return out, nil
 }
+
+// ErrStale is returned by Commit when staged files are gone or too old to be
+// referenced safely: nothing was committed, the batch must be staged again.
+var ErrStale = errors.New("staged files are gone or too old")
