@@ -1,0 +1,293 @@
+package pipeline
+
+import "time"
+
+// Pipeline is a whole pipeline file, interpolated, with defaults filled in,
+// paths absolute, and checked.
+type Pipeline struct {
+	// File is the path that was loaded; Dir the folder that relative paths were
+	// resolved against.
+	File string `yaml:"-"`
+	Dir  string `yaml:"-"`
+	// Warnings are what deserves a word but does not stop a start.
+	Warnings []Fault `yaml:"-"`
+
+	Name               string   `yaml:"name" weir:"required,name"`
+	Catalog            Catalog  `yaml:"catalog" weir:"required"`
+	Warehouse          string   `yaml:"warehouse" weir:"required,path"`
+	CheckpointLocation string   `yaml:"checkpointLocation" weir:"required,path"`
+	Kafka              *Kafka   `yaml:"kafka"`
+	Ingest             []Ingest `yaml:"ingest"`
+	Queries            []Query  `yaml:"queries"`
+	Ops                Ops      `yaml:"ops"`
+	Status             Status   `yaml:"status"`
+
+	places places
+}
+
+// Catalog is where the tables are registered.
+type Catalog struct {
+	Type string `yaml:"type" weir:"enum=sql"`
+	// Name is the catalog's name as Spark and PyIceberg must be told it.
+	Name string `yaml:"name" weir:"name"`
+	// URI of a sql catalog is sqlite:PATH; after Load the path is absolute. It
+	// is a secret because a database's URI carries its password.
+	URI Secret `yaml:"uri" weir:"required"`
+}
+
+// Kafka is the broker that ingestion writes to and queries read from.
+type Kafka struct {
+	// BootstrapServers is empty exactly where Embedded is set.
+	BootstrapServers []string  `yaml:"bootstrapServers" weir:"min=1"`
+	ClientID         string    `yaml:"clientId"`
+	Embedded         *Embedded `yaml:"embedded"`
+	TLS              *TLS      `yaml:"tls"`
+	SASL             *SASL     `yaml:"sasl"`
+	// Topics are created at start when missing; existing ones are left as they are.
+	Topics []Topic `yaml:"topics"`
+}
+
+// Embedded is the broker that Weir runs itself, as a child process.
+type Embedded struct {
+	DataDir string `yaml:"dataDir" weir:"required,path"`
+	// Port is the loopback port; 0 takes a free one.
+	Port int `yaml:"port" weir:"min=0,max=65535"`
+}
+
+// TLS turns encryption on; an empty mapping uses the system's roots.
+type TLS struct {
+	CAFile             string `yaml:"caFile" weir:"path"`
+	CertFile           string `yaml:"certFile" weir:"path"`
+	KeyFile            string `yaml:"keyFile" weir:"path"`
+	ServerName         string `yaml:"serverName"`
+	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
+}
+
+// SASL is how the broker is told who we are.
+type SASL struct {
+	Mechanism string `yaml:"mechanism" weir:"required,enum=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512"`
+	Username  Secret `yaml:"username" weir:"required"`
+	Password  Secret `yaml:"password" weir:"required"`
+}
+
+// Topic is a topic to create when it is missing.
+type Topic struct {
+	Name              string            `yaml:"name" weir:"required,topic"`
+	Partitions        int32             `yaml:"partitions" weir:"min=1,max=100000"`
+	ReplicationFactor int16             `yaml:"replicationFactor" weir:"min=1,max=32767"`
+	Config            map[string]string `yaml:"config"`
+}
+
+// Ingest reads one server-sent event stream into a topic.
+type Ingest struct {
+	Name            string   `yaml:"name" weir:"required,name"`
+	SSE             SSE      `yaml:"sse" weir:"required"`
+	Topic           string   `yaml:"topic" weir:"required,topic"`
+	DeadLetterTopic string   `yaml:"deadLetterTopic" weir:"topic"`
+	Key             string   `yaml:"key" weir:"jsonpath"`
+	Contract        Contract `yaml:"contract"`
+	Delivery        string   `yaml:"delivery" weir:"enum=at-least-once|exactly-once"`
+	TransactionalID string   `yaml:"transactionalId"`
+	// Position is the file that holds the resume position.
+	Position string `yaml:"position" weir:"path"`
+}
+
+// The values of Ingest.Delivery.
+const (
+	AtLeastOnce = "at-least-once"
+	ExactlyOnce = "exactly-once"
+)
+
+// SSE is the stream and how to treat it.
+type SSE struct {
+	URL       string `yaml:"url" weir:"required,url"`
+	UserAgent string `yaml:"userAgent"`
+	// Since is where a first start begins: milliseconds since 1970 or an RFC
+	// 3339 time, empty for now. A saved position takes precedence.
+	Since         string        `yaml:"since" weir:"instant"`
+	MaxEventBytes Size          `yaml:"maxEventBytes" weir:"min=1024,max=1073741824"`
+	IdleTimeout   time.Duration `yaml:"idleTimeout" weir:"min=1s"`
+	// Overlap is how much earlier than the saved position a resume begins.
+	Overlap time.Duration `yaml:"overlap" weir:"min=0s"`
+}
+
+// Contract is what an event must be before it is published.
+type Contract struct {
+	// Schema is builtin:wikimedia/recentchange, an absolute path of a JSON
+	// Schema file, or empty for valid JSON objects only.
+	Schema string  `yaml:"schema"`
+	Canary *Canary `yaml:"canary"`
+}
+
+// Canary tells artificial events: dropped and counted before anything else.
+type Canary struct {
+	Path   string `yaml:"path" weir:"required,jsonpath"`
+	Equals string `yaml:"equals" weir:"required"`
+}
+
+// Query is one micro-batch query: one source, one main sink, one checkpoint.
+type Query struct {
+	Name    string  `yaml:"name" weir:"required,name"`
+	From    From    `yaml:"from" weir:"required"`
+	Trigger Trigger `yaml:"trigger"`
+	// OnLostCheckpoint is one of adopt, fail, restart.
+	OnLostCheckpoint string `yaml:"onLostCheckpoint" weir:"enum=adopt|fail|restart"`
+	// CheckpointLocation is the query's own folder; by default the pipeline's
+	// checkpointLocation with the query's name.
+	CheckpointLocation            string      `yaml:"checkpointLocation" weir:"path"`
+	Parse                         *Parse      `yaml:"parse"`
+	Filter                        string      `yaml:"filter"`
+	Watermark                     *Watermark  `yaml:"watermark"`
+	DropDuplicatesWithinWatermark []string    `yaml:"dropDuplicatesWithinWatermark" weir:"min=1"`
+	DeadLetter                    *DeadLetter `yaml:"deadLetter"`
+	To                            To          `yaml:"to" weir:"required"`
+}
+
+// From is where a query reads: exactly one of its fields is set.
+type From struct {
+	Kafka *KafkaSource `yaml:"kafka"`
+	Table *TableSource `yaml:"table"`
+}
+
+// KafkaSource reads topics.
+type KafkaSource struct {
+	// Topics or TopicPattern, never both.
+	Topics       []string `yaml:"topics" weir:"min=1,topic"`
+	TopicPattern string   `yaml:"topicPattern" weir:"regexp"`
+	// Partitions limits the query to some partitions of each topic; empty is all.
+	Partitions Partitions `yaml:"partitions"`
+	// StartingOffsets is where a fresh query begins. The two timestamps take
+	// precedence, as in Spark.
+	StartingOffsets StartingOffsets `yaml:"startingOffsets"`
+	// StartingOffsetsByTimestamp is by topic and partition, in milliseconds.
+	StartingOffsetsByTimestamp map[string]map[int32]int64 `yaml:"startingOffsetsByTimestamp"`
+	// StartingTimestamp is for all partitions, in milliseconds; nil where not given.
+	StartingTimestamp *Millis `yaml:"startingTimestamp"`
+	// MaxOffsetsPerTrigger limits a batch; 0 is no limit.
+	MaxOffsetsPerTrigger int64  `yaml:"maxOffsetsPerTrigger" weir:"min=0"`
+	FailOnDataLoss       bool   `yaml:"failOnDataLoss"`
+	GroupID              string `yaml:"groupId"`
+}
+
+// TableSource reads a table that a Kafka query feeds, incrementally.
+type TableSource struct {
+	Name                 string          `yaml:"name" weir:"required,table"`
+	StartingOffsets      StartingOffsets `yaml:"startingOffsets"`
+	MaxOffsetsPerTrigger int64           `yaml:"maxOffsetsPerTrigger" weir:"min=0"`
+	FailOnDataLoss       bool            `yaml:"failOnDataLoss"`
+}
+
+// Trigger says when a batch is planned: exactly one of its fields is set.
+type Trigger struct {
+	// ProcessingTime is the interval; 0 plans the next batch at once.
+	ProcessingTime time.Duration `yaml:"processingTime" weir:"min=0s"`
+	// AvailableNow works off what is there, in as many batches as needed, and ends.
+	AvailableNow bool `yaml:"availableNow"`
+	// Once works off what is there in a single batch and ends.
+	Once bool `yaml:"once"`
+}
+
+// Ends reports whether the query ends by itself.
+func (t Trigger) Ends() bool { return t.AvailableNow || t.Once }
+
+// The values of Query.OnLostCheckpoint, spelled as in package checkpoint.
+const (
+	OnLostAdopt   = "adopt"
+	OnLostFail    = "fail"
+	OnLostRestart = "restart"
+)
+
+// Parse turns a record's value into declared columns.
+type Parse struct {
+	Format  string   `yaml:"format" weir:"enum=json"`
+	Columns []Column `yaml:"columns" weir:"required,min=1"`
+}
+
+// Column is one declared column: exactly one of Path and Source is set.
+type Column struct {
+	Name string `yaml:"name" weir:"required,column"`
+	// Path is a JSON path into the value: $.a.b, $['a b'], $.a[0].
+	Path string `yaml:"path" weir:"jsonpath"`
+	// Source is a property of the record or of the batch.
+	Source string `yaml:"source" weir:"enum=topic|topicId|partition|offset|timestamp|timestampType|key|value|ingestedAt|batchTime"`
+	Type   string `yaml:"type" weir:"required,enum=string|int|long|double|boolean|timestamptz|binary"`
+	// Required sends a row without the value to the dead-letter table.
+	Required bool `yaml:"required"`
+}
+
+// The values of Column.Type.
+const (
+	TypeString      = "string"
+	TypeInt         = "int"
+	TypeLong        = "long"
+	TypeDouble      = "double"
+	TypeBoolean     = "boolean"
+	TypeTimestamptz = "timestamptz"
+	TypeBinary      = "binary"
+)
+
+// The values of Column.Source.
+const (
+	SourceTopic         = "topic"
+	SourceTopicID       = "topicId"
+	SourcePartition     = "partition"
+	SourceOffset        = "offset"
+	SourceTimestamp     = "timestamp"
+	SourceTimestampType = "timestampType"
+	SourceKey           = "key"
+	SourceValue         = "value"
+	SourceIngestedAt    = "ingestedAt"
+	SourceBatchTime     = "batchTime"
+)
+
+// Watermark bounds how late an event may be.
+type Watermark struct {
+	Column string        `yaml:"column" weir:"required"`
+	Delay  time.Duration `yaml:"delay" weir:"required,min=0s"`
+	// MaxFutureSkew sends events further ahead of the batch time to the
+	// dead-letter table, so that one wrong clock cannot move the watermark.
+	MaxFutureSkew time.Duration `yaml:"maxFutureSkew" weir:"min=0s"`
+}
+
+// DeadLetter is the side table for rows that cannot be used.
+type DeadLetter struct {
+	Table      string            `yaml:"table" weir:"required,table"`
+	Properties map[string]string `yaml:"properties"`
+}
+
+// To is where a query writes: exactly one of its fields is set.
+type To struct {
+	Iceberg *IcebergSink `yaml:"iceberg"`
+}
+
+// IcebergSink appends to an Iceberg table, created when missing.
+type IcebergSink struct {
+	Table       string            `yaml:"table" weir:"required,table"`
+	PartitionBy []PartitionField  `yaml:"partitionBy"`
+	Properties  map[string]string `yaml:"properties"`
+}
+
+// PartitionField is one term of partitionBy: day(timestamp), bucket(16, key), wiki.
+type PartitionField struct {
+	// Transform is identity, year, month, day, hour, bucket or truncate.
+	Transform string
+	Column    string
+	// Param is the number of buckets or the width, 0 otherwise.
+	Param int
+}
+
+// Ops is what the engine writes about itself.
+type Ops struct {
+	// ProgressTable is the table of batches; empty writes none.
+	ProgressTable string `yaml:"progressTable" weir:"table"`
+	// FlushInterval groups progress rows into one commit.
+	FlushInterval time.Duration `yaml:"flushInterval" weir:"min=100ms"`
+	// JSONL is a file that gets every progress row as a line of JSON.
+	JSONL string `yaml:"jsonl" weir:"path"`
+}
+
+// Status is the status page.
+type Status struct {
+	// Listen is host:port, or "none".
+	Listen string `yaml:"listen"`
+}
