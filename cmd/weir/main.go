@@ -1,0 +1,10 @@
+// Command weir is the streaming lakehouse in one binary.
+package main
+
+import (
+	"os"
+
+	"github.com/weirlake/weir/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr)) }

@@ -1,0 +1,163 @@
+// Package cli is the command line: one file per subcommand, no logic of its
+// own beyond reading flags, printing results and choosing the exit code.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// globals are the flags that every command takes, and the streams.
+type globals struct {
+	output    string
+	logLevel  string
+	logFormat string
+	stdout    io.Writer
+	stderr    io.Writer
+	log       *slog.Logger
+}
+
+// json reports whether results go out as JSON.
+func (g *globals) json() bool { return g.output == "json" }
+
+// print writes one result document: as JSON, or by text.
+func (g *globals) print(v any, text func(w io.Writer) error) error {
+	if g.json() {
+		enc := json.NewEncoder(g.stdout)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v)
+	}
+	return text(g.stdout)
+}
+
+// Main runs the command line and returns the process's exit code.
+func Main(args []string, stdout, stderr io.Writer) int {
+	// The first signal asks for a clean stop; a second one ends at once.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		for n := 0; ; n++ {
+			s, ok := (<-signals).(syscall.Signal)
+			if !ok {
+				return
+			}
+			if n > 0 {
+				os.Exit(128 + int(s))
+			}
+			fmt.Fprintf(stderr, "weir: %s: stopping cleanly; once more ends at once\n", s)
+			cancel()
+		}
+	}()
+	return run(ctx, args, stdout, stderr)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	g := &globals{stdout: stdout, stderr: stderr}
+	root := newRoot(g)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var silent exitCode
+	if errors.As(err, &silent) {
+		return int(silent)
+	}
+	class := failure.ClassOf(err)
+	var f *failure.Error
+	if !errors.As(err, &f) && isUsage(err) {
+		class = failure.Config
+	}
+	fmt.Fprintln(stderr, "weir:", strings.TrimSpace(err.Error()))
+	return int(class)
+}
+
+// exitCode ends the process with a code when everything has been said already.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// isUsage tells cobra's own complaints about flags and arguments.
+func isUsage(err error) bool {
+	for _, s := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs an argument",
+		"invalid argument", "accepts ", "requires ", "required flag", "if any flags in the group"} {
+		if strings.HasPrefix(err.Error(), s) {
+			return true
+		}
+	}
+	return false
+}
+
+func newRoot(g *globals) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "weir",
+		Short: "A streaming lakehouse in one binary: exactly-once that anyone can try to break",
+		Long: `Weir lands server-sent events and Kafka topics in Iceberg tables, exactly once.
+
+  weir demo                  the whole pipeline on a generated stream: no file, no broker, no network
+  weir init pipeline.yaml    write a commented pipeline file
+  weir run pipeline.yaml     run it
+  weir audit pipeline.yaml   count every table against Kafka
+  weir prove reference       kill it in mid-stream, start it again, count`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(_ *cobra.Command, _ []string) error {
+			return g.setUp()
+		},
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&g.output, "output", "text", "results as `text|json`")
+	f.StringVar(&g.logLevel, "log-level", envOr("WEIR_LOG_LEVEL", "warn"), "log `level`: debug, info, warn, error")
+	f.StringVar(&g.logFormat, "log-format", "text", "logs as `text|json`, on standard error")
+	root.AddCommand(
+		newVersion(g),
+	)
+	root.CompletionOptions.HiddenDefaultCmd = false
+	return root
+}
+
+func envOr(key, fallback string) string {
+	if v := os.Getenv(key); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// setUp checks the global flags and makes the logger.
+func (g *globals) setUp() error {
+	if g.output != "text" && g.output != "json" && g.output != "junit" {
+		return failure.New(failure.Config, "--output %q: want text or json", g.output)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(g.logLevel)); err != nil {
+		return failure.New(failure.Config, "--log-level %q: want debug, info, warn or error", g.logLevel)
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch g.logFormat {
+	case "text":
+		g.log = slog.New(slog.NewTextHandler(g.stderr, opts))
+	case "json":
+		g.log = slog.New(slog.NewJSONHandler(g.stderr, opts))
+	default:
+		return failure.New(failure.Config, "--log-format %q: want text or json", g.logFormat)
+	}
+	slog.SetDefault(g.log)
+	return nil
+}

@@ -1,0 +1,153 @@
+package lint
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weirlake/weir/"
+
+// allowed says, for each package of internal/ (and its subfolders), which
+// other packages of the project it may import outside its tests. A package
+// that is missing here fails the test: a new package is a decision.
+var allowed = map[string][]string{
+	// Leaves.
+	"clock":   {},
+	"failure": {},
+	"fault":   {},
+	"batch":   {},
+	"event":   {},
+	// The vocabulary of the layers.
+	"marker":   {"batch"},
+	"objstore": {"clock", "failure", "fault"},
+	"source":   {"batch", "marker", "failure", "clock"},
+	"sink":     {"batch", "marker", "failure", "clock"},
+	// Operators and the decision do no I/O.
+	"operator":   {"batch", "marker", "event", "failure"},
+	"state":      {"marker", "objstore", "operator", "failure", "clock"},
+	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
+	// Tables.
+	"lake":              {"batch", "marker", "failure", "fault", "clock"},
+	"broker":            {"failure", "clock"},
+	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
+	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake"},
+	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
+	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake"},
+	"sink/progress":     {"failure", "clock", "lake", "marker", "batch", "fault"},
+	"sink/sinktest":     {"sink", "batch", "marker", "failure", "clock"},
+	// The one package that sees source, sink and checkpoint together.
+	"engine": {"source", "sink", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
+	// Edges of the program.
+	"pipeline": {"failure", "clock"},
+	"ingest":   {"event", "failure", "fault", "clock", "broker"},
+	"replay":   {"failure", "clock"},
+	"status":   {"failure", "clock"},
+	// The verifier counts by a second implementation: nothing of the engine,
+	// the sinks, the checkpoint or the shared table code.
+	"audit": {"failure", "clock"},
+	"prove": {"audit", "failure", "fault", "clock", "replay", "pipeline"},
+	// Composition: builds queries from a pipeline file, and the commands.
+	"app": {"*"},
+	"cli": {"*"},
+	// Helpers of tests.
+	"kafkatest": {"failure", "clock"},
+	"lint":      {},
+}
+
+// owner is the longest key of allowed that pkg is or lies below.
+func owner(pkg string) (string, bool) {
+	for p := pkg; p != "." && p != ""; p = filepath.Dir(p) {
+		if _, ok := allowed[p]; ok {
+			return p, true
+		}
+	}
+	return "", false
+}
+
+func TestPackagesImportOnlyWhatTheLayoutAllows(t *testing.T) {
+	seen := map[string]map[string]bool{}
+	walkGo(t, "..", func(path string) {
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		rel, err := filepath.Rel("..", filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imp := range f.Imports {
+			p, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, ok := strings.CutPrefix(p, module+"internal/")
+			if !ok {
+				continue
+			}
+			if seen[rel] == nil {
+				seen[rel] = map[string]bool{}
+			}
+			seen[rel][p] = true
+		}
+		if seen[rel] == nil {
+			seen[rel] = map[string]bool{}
+		}
+	})
+	for pkg, imports := range seen {
+		from, ok := owner(pkg)
+		if !ok {
+			t.Errorf("internal/%s is not in the layout: say in this test what it may import", pkg)
+			continue
+		}
+		var names []string
+		for p := range imports {
+			names = append(names, p)
+		}
+		sort.Strings(names)
+		for _, p := range names {
+			to, _ := owner(p)
+			if from == to || permits(from, to) {
+				continue
+			}
+			t.Errorf("internal/%s imports internal/%s, which the layout does not allow", pkg, p)
+		}
+	}
+}
+
+func permits(from, to string) bool {
+	for _, a := range allowed[from] {
+		if a == "*" || a == to {
+			return true
+		}
+	}
+	return false
+}
+
+// walkGo calls f for every Go file below root.
+func walkGo(t *testing.T, root string, f func(path string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && path != root) && path != root {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(path, ".go") {
+			f(path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
