@@ -1,0 +1,65 @@
+# Everything a developer or CI runs. `make help` lists the targets.
+SHELL      := bash
+GO         ?= go
+BIN        := bin/weir
+PYTHON     ?= python3
+VENV       := .cache/venv
+TESTFLAGS  ?=
+VERSION    ?= dev
+LDFLAGS    := -s -w -X github.com/weirlake/weir/internal/cli.Version=$(VERSION)
+
+# Packages whose tests start real processes: a broker, readers, kills.
+REAL := ./internal/source/kafka/... ./internal/broker/... ./internal/ingest/... ./internal/audit/... ./tests/...
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build bin/weir
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/weir
+
+.PHONY: tools
+tools: ## Fetch what the tests use from the package registries: Kafka, Python readers
+	@scripts/kafka.sh fetch
+	@scripts/venv.sh
+
+.PHONY: test
+test: vet build tools ## Every test: units first, then real Kafka, independent readers, kills
+	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 25m $(TESTFLAGS) $(REAL)
+
+.PHONY: unit
+unit: ## The fast tests only: no broker, no Python
+	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
+
+.PHONY: test-full
+test-full: test prove ## All of test, then the whole proof, resumable
+	@echo done
+
+.PHONY: race
+race: ## The fast tests under the race detector
+	$(GO) test -short -race -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: prove
+prove: build tools ## Kill it at every step and count (resumable)
+	$(BIN) prove --resume
+
+.PHONY: bench
+bench: build ## First figures of every stage
+	$(BIN) bench all
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+	@test -z "$$(gofmt -l cmd internal tests)" || { echo 'gofmt wants to change:'; gofmt -l cmd internal tests; exit 1; }
+
+.PHONY: lint
+lint: vet ## go vet, gofmt and golangci-lint (installed into .cache at a pinned version)
+	@test -x .cache/bin/golangci-lint || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+	.cache/bin/golangci-lint run ./...
+
+.PHONY: clean
+clean: ## Remove what was built; caches stay
+	rm -rf bin
