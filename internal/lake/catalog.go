@@ -1,0 +1,327 @@
+package lake
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/catalog"
+	icebergio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// DefaultName is the catalog's name. PyIceberg and Spark must be configured
+// with the same one to find the tables in a SQL catalog.
+const DefaultName = "weir"
+
+// Types of catalogs.
+const (
+	TypeSQL = "sql" // on SQLite
+)
+
+// maxLoadAttempts bounds how often a load is repeated because the metadata file
+// that the catalog named was removed by a commit that came between.
+const maxLoadAttempts = 5
+
+// Config says where the tables are.
+type Config struct {
+	// Type is the kind of catalog; empty means TypeSQL.
+	Type string
+	// Name is the catalog's name; empty means DefaultName.
+	Name string
+	// URI is the catalog's address: for SQLite a file path, or sqlite:///path
+	// as PyIceberg writes it.
+	URI string
+	// Warehouse is the folder of the tables: a path, or an absolute file:// URI.
+	Warehouse string
+	// Props are passed to the catalog and its file access.
+	Props map[string]string
+}
+
+// Catalog finds, makes and commits tables. It is safe for use by several
+// goroutines, and several processes may use the same catalog at once.
+type Catalog struct {
+	inner   catalog.Catalog
+	pointer pointer
+	props   iceberg.Properties
+	hooks   CommitHooks
+	closers []io.Closer
+}
+
+// pointer is the part of a catalog that decides a race: the location of the
+// current metadata of each table. A catalog that swaps on its own side (REST)
+// has none, and commits through the library.
+type pointer interface {
+	// location is that of the current metadata, or ErrNoTable.
+	location(ctx context.Context, ident table.Identifier) (string, error)
+	// swap replaces from by to. ErrConflict: it was not from; ErrUnknown: the
+	// swap may have been made; any other error: it was not.
+	swap(ctx context.Context, ident table.Identifier, from, to string) error
+}
+
+// CommitHooks stand around every commit, so that a test can make one fail that
+// was made, or one that was not.
+type CommitHooks struct {
+	// Before is called before anything is written; its error is returned and
+	// nothing is committed.
+	Before func(ctx context.Context, ident table.Identifier) error
+	// After is called when the commit is made; its error is returned as an
+	// unknown outcome all the same.
+	After func(ctx context.Context, ident table.Identifier) error
+}
+
+// WithHooks gives the same catalog with hooks around its commits.
+func (c *Catalog) WithHooks(h CommitHooks) *Catalog {
+	out := *c
+	out.hooks = h
+	out.closers = nil
+	return &out
+}
+
+type hookKey struct{}
+
+// WithMetadataHook makes a commit under the returned context call hook between
+// writing the new table metadata and swapping the catalog's pointer.
+func WithMetadataHook(ctx context.Context, hook func()) context.Context {
+	return context.WithValue(ctx, hookKey{}, hook)
+}
+
+func callMetadataHook(ctx context.Context) {
+	if hook, ok := ctx.Value(hookKey{}).(func()); ok {
+		hook()
+	}
+}
+
+// Open opens a catalog, making it where it is local and missing.
+func Open(ctx context.Context, cfg Config) (*Catalog, error) {
+	registerIO()
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	warehouse, err := WarehouseURI(cfg.Warehouse)
+	if err != nil {
+		return nil, err
+	}
+	props := iceberg.Properties{"warehouse": warehouse}
+	for k, v := range cfg.Props {
+		props[k] = v
+	}
+	switch cfg.Type {
+	case "", TypeSQL, "sqlite":
+		return openSQLite(ctx, cfg, props)
+	default:
+		return nil, failure.New(failure.Config, "catalog type %q is not supported", cfg.Type).
+			WithHint("use type: %s with a SQLite file", TypeSQL)
+	}
+}
+
+// WarehouseURI is the warehouse as an absolute file:// URI. A folder whose path
+// would be escaped in a URI is refused: PyIceberg and Spark do not decode it
+// again, and would look for the tables in another folder.
+func WarehouseURI(warehouse string) (string, error) {
+	if warehouse == "" {
+		return "", failure.New(failure.Config, "the warehouse is not set").WithHint("set warehouse to a folder for the tables")
+	}
+	p, err := LocalPath(warehouse)
+	if err != nil {
+		return "", failure.Wrap(failure.Config, err, "warehouse %q", warehouse)
+	}
+	if p, err = filepath.Abs(p); err != nil {
+		return "", failure.Wrap(failure.Config, err, "warehouse %q", warehouse)
+	}
+	p = filepath.ToSlash(p)
+	if escaped := (&url.URL{Path: p}).EscapedPath(); escaped != p || strings.ContainsAny(p, "?#") {
+		return "", failure.New(failure.Config, "warehouse %q: the path has characters that a URI escapes, and other Iceberg engines do not decode them", p).
+			WithHint("use a folder whose path has only letters, digits and -_.~+@$&,:=")
+	}
+	return "file://" + p, nil
+}
+
+// Close releases the catalog's connections.
+func (c *Catalog) Close() error {
+	var errs []error
+	for _, cl := range c.closers {
+		errs = append(errs, cl.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// LoadTable implements table.CatalogIO: the table as the catalog has it now,
+// never from a cache. The error wraps ErrNoTable where there is none.
+func (c *Catalog) LoadTable(ctx context.Context, ident table.Identifier) (*table.Table, error) {
+	if c.pointer == nil {
+		t, err := c.inner.LoadTable(ctx, ident)
+		if errors.Is(err, catalog.ErrNoSuchTable) || errors.Is(err, catalog.ErrNoSuchNamespace) {
+			return nil, fmt.Errorf("%w: %s", ErrNoTable, Name(ident))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return table.New(ident, t.Metadata(), t.MetadataLocation(), t.FS, c), nil
+	}
+	last := ""
+	for attempt := 1; ; attempt++ {
+		loc, err := c.pointer.location(ctx, ident)
+		if err != nil {
+			return nil, err
+		}
+		t, err := table.NewFromLocation(ctx, ident, loc, icebergio.LoadFSFunc(c.props, loc), c)
+		if err == nil {
+			return t, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || loc == last || attempt == maxLoadAttempts {
+			return nil, fmt.Errorf("read metadata of %s: %w", Name(ident), err)
+		}
+		last = loc
+	}
+}
+
+// CommitTable implements table.CatalogIO. See the package comment for the
+// three outcomes; an error that is neither ErrConflict nor ErrUnknown means
+// that nothing was committed.
+func (c *Catalog) CommitTable(ctx context.Context, ident table.Identifier, reqs []table.Requirement, updates []table.Update) (table.Metadata, string, error) {
+	if c.hooks.Before != nil {
+		if err := c.hooks.Before(ctx, ident); err != nil {
+			return nil, "", err
+		}
+	}
+	meta, loc, err := c.commit(ctx, ident, reqs, updates)
+	if err == nil && c.hooks.After != nil {
+		if err := c.hooks.After(ctx, ident); err != nil {
+			return nil, "", fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+	}
+	return meta, loc, err
+}
+
+func (c *Catalog) commit(ctx context.Context, ident table.Identifier, reqs []table.Requirement, updates []table.Update) (table.Metadata, string, error) {
+	if c.pointer == nil {
+		callMetadataHook(ctx)
+		meta, loc, err := c.inner.CommitTable(ctx, ident, reqs, updates)
+		switch {
+		case err == nil:
+			return meta, loc, nil
+		case errors.Is(err, table.ErrCommitFailed):
+			return nil, "", fmt.Errorf("%w: %s", ErrConflict, err.Error())
+		default:
+			return nil, "", fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+	}
+	current, err := c.LoadTable(ctx, ident)
+	if errors.Is(err, ErrNoTable) {
+		return nil, "", fmt.Errorf("%w: %s was dropped", ErrConflict, Name(ident))
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for _, r := range reqs {
+		if err := r.Validate(current.Metadata()); err != nil {
+			return nil, "", fmt.Errorf("%w: %s", ErrConflict, err.Error())
+		}
+	}
+	meta, err := table.UpdateTableMetadata(current.Metadata(), updates, current.MetadataLocation())
+	if err != nil {
+		return nil, "", fmt.Errorf("build metadata of %s: %w", Name(ident), err)
+	}
+	loc, err := c.writeMetadata(ctx, meta, current.MetadataLocation())
+	if err != nil {
+		return nil, "", fmt.Errorf("write metadata of %s: %w", Name(ident), err)
+	}
+	callMetadataHook(ctx)
+	if err := c.pointer.swap(ctx, ident, current.MetadataLocation(), loc); err != nil {
+		if errors.Is(err, ErrConflict) {
+			// Certainly referred to by nothing, and its name is ours alone.
+			if f, ferr := icebergio.LoadFS(ctx, c.props, loc); ferr == nil {
+				_ = f.Remove(loc)
+			}
+		}
+		return nil, "", err
+	}
+	return meta, loc, nil
+}
+
+// writeMetadata writes the metadata that follows the one at previous, durably.
+func (c *Catalog) writeMetadata(ctx context.Context, meta table.Metadata, previous string) (_ string, err error) {
+	provider, err := table.LoadLocationProvider(meta.Location(), meta.Properties())
+	if err != nil {
+		return "", err
+	}
+	loc, err := provider.NewTableMetadataFileLocation(metadataVersion(previous) + 1)
+	if err != nil {
+		return "", err
+	}
+	f, err := icebergio.LoadFS(ctx, c.props, loc)
+	if err != nil {
+		return "", err
+	}
+	wfs, ok := f.(icebergio.WriteFileIO)
+	if !ok {
+		return "", table.ErrWriteIORequired
+	}
+	body, err := json.Marshal(meta)
+	if err != nil {
+		return "", err
+	}
+	switch codec := meta.Properties().Get(table.MetadataCompressionKey, table.MetadataCompressionDefault); codec {
+	case table.MetadataCompressionCodecNone:
+		return loc, wfs.WriteFile(loc, body)
+	case table.MetadataCompressionCodecGzip:
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write(body); err != nil {
+			return "", err
+		}
+		if err := z.Close(); err != nil {
+			return "", err
+		}
+		return loc, wfs.WriteFile(loc, []byte(b.String()))
+	default:
+		return "", failure.New(failure.Config, "table property %s=%s is not supported", table.MetadataCompressionKey, codec).
+			WithHint("set it to none or gzip")
+	}
+}
+
+// metadataVersion is the number in a metadata file's name (00012-<uuid>… or
+// v12…), 0 where there is none; the UUID makes names unique, not the number.
+func metadataVersion(location string) int {
+	name := strings.TrimPrefix(path.Base(location), "v")
+	end := strings.IndexFunc(name, func(r rune) bool { return r < '0' || r > '9' })
+	if end < 0 {
+		end = len(name)
+	}
+	n, err := strconv.Atoi(name[:end])
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// Name is the identifier as users write it.
+func Name(ident table.Identifier) string { return strings.Join(ident, ".") }
+
+// ParseName splits namespace.table.
+func ParseName(name string) (table.Identifier, error) {
+	ident := strings.Split(name, ".")
+	if len(ident) < 2 {
+		return nil, failure.New(failure.Config, "table %q has no namespace", name).WithHint("write it as namespace.table, for example bronze.recentchange")
+	}
+	for _, part := range ident {
+		if part == "" || strings.ContainsAny(part, "/\\ %?#") {
+			return nil, failure.New(failure.Config, "table name %q is not usable", name).
+				WithHint("each part needs at least one character, and none of / \\ %% ? # or space")
+		}
+	}
+	return ident, nil
+}
