@@ -1,0 +1,102 @@
+package pipeline
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// Every default of the pipeline file is in this file: the fixed ones in
+// setDefaults, called before a mapping is decoded, and those that follow from
+// other keys in derive.
+
+// Fixed defaults that other packages name too.
+const (
+	DefaultCatalogName          = "weir"
+	DefaultMaxOffsetsPerTrigger = 100_000
+	DefaultMaxEventBytes        = Size(20 << 20)
+	DefaultIdleTimeout          = 60 * time.Second
+	DefaultOverlap              = 5 * time.Second
+	DefaultMaxFutureSkew        = time.Hour
+	DefaultFlushInterval        = 5 * time.Second
+	DefaultListen               = "127.0.0.1:8080"
+	// ListenNone switches the status page off.
+	ListenNone = "none"
+	// DefaultUserAgent names the program and where to learn about it, which
+	// Wikimedia's policy asks of every client.
+	DefaultUserAgent = "weir (+https://github.com/weirlake/weir)"
+	// BuiltinRecentChange is the contract that ships with the binary.
+	BuiltinRecentChange = "builtin:wikimedia/recentchange"
+	// DeadLetterSuffix makes the dead-letter topic's name.
+	DeadLetterSuffix = ".dlq"
+)
+
+func (p *Pipeline) setDefaults() {
+	p.Ops.setDefaults()
+	p.Status.setDefaults()
+}
+
+func (c *Catalog) setDefaults() { c.Type, c.Name = "sql", DefaultCatalogName }
+
+func (t *Topic) setDefaults() { t.Partitions, t.ReplicationFactor = 1, 1 }
+
+func (i *Ingest) setDefaults() {
+	i.Delivery = AtLeastOnce
+	i.SSE.setDefaults()
+}
+
+func (s *SSE) setDefaults() {
+	s.UserAgent = DefaultUserAgent
+	s.MaxEventBytes = DefaultMaxEventBytes
+	s.IdleTimeout = DefaultIdleTimeout
+	s.Overlap = DefaultOverlap
+}
+
+func (q *Query) setDefaults() { q.OnLostCheckpoint = OnLostAdopt }
+
+func (k *KafkaSource) setDefaults() {
+	k.StartingOffsets.Mode = Earliest
+	k.MaxOffsetsPerTrigger = DefaultMaxOffsetsPerTrigger
+	k.FailOnDataLoss = true
+}
+
+func (t *TableSource) setDefaults() {
+	t.StartingOffsets.Mode = Earliest
+	t.MaxOffsetsPerTrigger = DefaultMaxOffsetsPerTrigger
+	t.FailOnDataLoss = true
+}
+
+func (p *Parse) setDefaults() { p.Format = "json" }
+
+func (w *Watermark) setDefaults() { w.MaxFutureSkew = DefaultMaxFutureSkew }
+
+func (o *Ops) setDefaults() { o.FlushInterval = DefaultFlushInterval }
+
+func (s *Status) setDefaults() { s.Listen = DefaultListen }
+
+// derive fills in what follows from other keys.
+func derive(p *Pipeline) {
+	if p.Kafka != nil && p.Kafka.ClientID == "" {
+		p.Kafka.ClientID = "weir-" + p.Name
+	}
+	for i := range p.Ingest {
+		in := &p.Ingest[i]
+		if in.DeadLetterTopic == "" && in.Topic != "" {
+			in.DeadLetterTopic = in.Topic + DeadLetterSuffix
+		}
+		if in.TransactionalID == "" {
+			in.TransactionalID = "weir-" + p.Name + "-" + in.Name
+		}
+		if in.Position == "" && p.CheckpointLocation != "" {
+			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name+".json")
+		}
+	}
+	for i := range p.Queries {
+		q := &p.Queries[i]
+		if q.CheckpointLocation == "" && p.CheckpointLocation != "" && q.Name != "" {
+			q.CheckpointLocation = filepath.Join(p.CheckpointLocation, q.Name)
+		}
+		if k := q.From.Kafka; k != nil && k.GroupID == "" {
+			k.GroupID = "weir-" + p.Name + "-" + q.Name
+		}
+	}
+}
