@@ -1,0 +1,203 @@
+// Package broker is how the project reaches a Kafka-compatible broker: the
+// client options that every client of it shares, and the embedded broker that
+// the demo and the tests run as a child process.
+package broker
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// SASL mechanisms that ClientOptions knows.
+const (
+	SASLPlain    = "PLAIN"
+	SASLScram256 = "SCRAM-SHA-256"
+	SASLScram512 = "SCRAM-SHA-512"
+)
+
+const (
+	// dialTimeout bounds one connection attempt; callers retry.
+	dialTimeout = 5 * time.Second
+	// maxReadBytes bounds one response. A fetch is normally far smaller; one
+	// record may be as large as the broker accepts (20 MiB is tested), and
+	// batches above the fetch limit are still sent whole.
+	maxReadBytes = 256 << 20
+	// clientName is what brokers and their metrics see where no client id is set.
+	clientName = "weir"
+)
+
+// Config says how to reach a cluster. The zero value of everything but
+// BootstrapServers is a plaintext connection.
+type Config struct {
+	// BootstrapServers are host:port pairs, comma-separated entries allowed.
+	BootstrapServers []string
+	// ClientID is what the broker's quotas and metrics see; default "weir".
+	ClientID string
+	// Rack is the client's rack (KIP-392); empty fetches from leaders.
+	Rack string
+
+	TLS  TLS
+	SASL SASL
+}
+
+// TLS of the connection. Files are PEM.
+type TLS struct {
+	Enabled bool
+	// CAFile replaces the system's roots where set.
+	CAFile string
+	// CertFile and KeyFile are the client's certificate; both or neither.
+	CertFile, KeyFile string
+	// ServerName overrides the name that the server's certificate is checked for.
+	ServerName string
+	// InsecureSkipVerify accepts any server certificate; for tests only.
+	InsecureSkipVerify bool
+}
+
+// SASL credentials; an empty Mechanism means none.
+type SASL struct {
+	Mechanism string
+	Username  string
+	Password  string
+}
+
+// Validate names every fault of the configuration at once.
+func (c Config) Validate() error {
+	var faults []string
+	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	servers := c.servers()
+	if len(servers) == 0 {
+		add("bootstrapServers is empty")
+	}
+	for _, s := range servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			add("bootstrapServers: %q is not host:port", s)
+		}
+	}
+	if !c.TLS.Enabled && (c.TLS.CAFile != "" || c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.ServerName != "" || c.TLS.InsecureSkipVerify) {
+		add("tls settings are given, but tls is not enabled")
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		add("tls needs both a client certificate and its key, or neither")
+	}
+	switch c.SASL.Mechanism {
+	case "":
+		if c.SASL.Username != "" || c.SASL.Password != "" {
+			add("sasl credentials are given without a mechanism")
+		}
+	case SASLPlain, SASLScram256, SASLScram512:
+		if c.SASL.Username == "" || c.SASL.Password == "" {
+			add("sasl %s needs a username and a password", c.SASL.Mechanism)
+		}
+	default:
+		add("sasl mechanism %q is not supported: use %s, %s or %s", c.SASL.Mechanism, SASLPlain, SASLScram256, SASLScram512)
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return failure.New(failure.Config, "kafka connection: %s", strings.Join(faults, "; "))
+}
+
+// ClientOptions are the options that every client of the cluster shares.
+func ClientOptions(c Config) ([]kgo.Opt, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	id := c.ClientID
+	if id == "" {
+		id = clientName
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.servers()...),
+		kgo.ClientID(id),
+		kgo.SoftwareNameAndVersion(clientName, "1"),
+		kgo.BrokerMaxReadBytes(maxReadBytes),
+		// Client metrics are pushed to the cluster otherwise; nobody asked.
+		kgo.DisableClientMetrics(),
+	}
+	if c.Rack != "" {
+		opts = append(opts, kgo.Rack(c.Rack))
+	}
+	if c.TLS.Enabled {
+		conf, err := c.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		// Not kgo.DialTLSConfig: it excludes a dial time-out of our own.
+		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: conf}
+		opts = append(opts, kgo.Dialer(d.DialContext))
+	} else {
+		opts = append(opts, kgo.DialTimeout(dialTimeout))
+	}
+	if m := c.SASL.mechanism(); m != nil {
+		opts = append(opts, kgo.SASL(m))
+	}
+	return opts, nil
+}
+
+func (c Config) servers() []string {
+	var out []string
+	for _, entry := range c.BootstrapServers {
+		for _, s := range strings.Split(entry, ",") {
+			if s = strings.TrimSpace(s); s != "" {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+func (t TLS) config() (*tls.Config, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, failure.Wrap(failure.Config, err, "read the tls CA file")
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, failure.New(failure.Config, "tls CA file %s holds no PEM certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, failure.Wrap(failure.Config, err, "load the tls client certificate")
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	return conf, nil
+}
+
+func (s SASL) mechanism() sasl.Mechanism {
+	switch s.Mechanism {
+	case SASLPlain:
+		return plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()
+	case SASLScram256:
+		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha256Mechanism()
+	case SASLScram512:
+		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism()
+	}
+	return nil
+}
+
+// Misconfigured reports whether err says that the connection can never work as
+// it is configured (credentials, certificates), so that retrying is pointless.
+func Misconfigured(err error) bool {
+	var unknownCA x509.UnknownAuthorityError
+	var wrongHost x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	return isAuthError(err) || errors.As(err, &unknownCA) || errors.As(err, &wrongHost) || errors.As(err, &invalid)
+}

@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# Runs a real Apache Kafka (KRaft, one node) from its Maven artifacts, without Docker.
+#
+#   scripts/kafka.sh fetch
+#   scripts/kafka.sh start  DATA_DIR [PORT]    the port is remembered in DATA_DIR; PORT+1 is the controller's
+#   scripts/kafka.sh stop   DATA_DIR           clean shutdown
+#   scripts/kafka.sh kill   DATA_DIR           SIGKILL
+#   scripts/kafka.sh status DATA_DIR           prints up or down; exit 3 when down
+#   scripts/kafka.sh pid    DATA_DIR           prints the pid of the running broker, nothing when down
+#
+# Needs java 17 or newer, and mvn for the first fetch.
+# Environment:
+#   KAFKA_VERSION  4.1.2
+#   WEIR_CACHE     where the jars are kept (default: .cache of the checkout; a complete
+#                  copy in the user's cache is used as it is)
+#   KAFKA_HEAP     512m
+#   KAFKA_EXTRA    extra lines for server.properties; they win over the lines below
+# Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java or mvn missing.
+set -euo pipefail
+
+version=${KAFKA_VERSION:-4.1.2}
+heap=${KAFKA_HEAP:-512m}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+start_seconds=120 # how long a start may take
+stop_seconds=60   # how long a clean stop may take before it is reported as failed
+
+die() { local code=$1; shift; echo "kafka.sh: $*" >&2; exit "$code"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+
+# A copy is complete when .ok was written after the last jar.
+libs() {
+  local own=${WEIR_CACHE:-$root/.cache}/kafka-$version
+  local user=${XDG_CACHE_HOME:-$HOME/.cache}/weir/kafka-$version
+  if [ ! -f "$own/.ok" ] && [ -f "$user/.ok" ]; then echo "$user"; else echo "$own"; fi
+}
+
+fetch() {
+  local dir; dir=$(libs)
+  [ -f "$dir/.ok" ] && return 0
+  command -v mvn >/dev/null || die 5 "mvn is needed to fetch Kafka $version (Maven 3.6 or newer)"
+  mkdir -p "$(dirname "$dir")"
+  # Fetched next to its place and moved there whole, so that an interrupted
+  # fetch never looks complete and two fetches at once do not mix.
+  local tmp; tmp=$(mktemp -d "$dir.fetch.XXXXXX")
+  cat >"$tmp/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>local</groupId><artifactId>kafka-runtime</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$version</version></dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.24.3</version></dependency>
+  </dependencies>
+</project>
+POM
+  if ! mvn -q -B -f "$tmp/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+      -DincludeScope=runtime -DoutputDirectory="$tmp/jars" >&2; then
+    rm -rf "$tmp"; die 1 "could not fetch Kafka $version with mvn"
+  fi
+  touch "$tmp/jars/.ok"
+  if [ ! -f "$dir/.ok" ]; then rm -rf "$dir"; mv "$tmp/jars" "$dir"; fi
+  rm -rf "$tmp"
+}
+
+# The command line of a process, empty when there is none (a zombie has none either).
+cmdline() {
+  if [ -d /proc/self ]; then
+    tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null || true
+  else
+    ps -ww -p "$1" -o command= 2>/dev/null || true
+  fi
+}
+
+# The pid of OUR broker: a recycled pid belongs to a process with another
+# command line, and another broker has another server.properties.
+running() {
+  local p; p=$(cat "$data/pid" 2>/dev/null) || return 1
+  [ -n "$p" ] || return 1
+  case "$(cmdline "$p")" in *"kafka.Kafka $data/server.properties"*) echo "$p" ;; *) return 1 ;; esac
+}
+
+listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+configure() {
+  cat >"$data/server.properties" <<P
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$((port + 1))
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$((port + 1))
+advertised.listeners=PLAINTEXT://127.0.0.1:$port
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs=$data/logs
+num.partitions=4
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+# The controller refuses a restarted broker until the session of its killed
+# predecessor has run out; the default of 9 s makes every restart wait for that.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+${KAFKA_EXTRA:-}
+P
+  cat >"$data/log4j2.properties" <<'P'
+rootLogger.level=WARN
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d %p %c{1} %m%n
+P
+}
+
+cluster_id() { head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d '='; }
+
+start() {
+  local p
+  if p=$(running); then echo "kafka.sh: already up (pid $p)"; return 0; fi
+  fetch
+  command -v java >/dev/null || die 5 "java is needed to run Kafka (17 or newer)"
+  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47192)}
+  for p in "$port" "$((port + 1))"; do
+    if listening "$p"; then die 4 "port $p is taken by another process"; fi
+  done
+  configure
+  echo "$port" >"$data/port"
+  local java=(java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC "-Dlog4j2.configurationFile=$data/log4j2.properties" -cp "$(libs)/*")
+  if [ ! -f "$data/logs/meta.properties" ]; then
+    "${java[@]}" kafka.tools.StorageTool format --ignore-formatted -t "$(cluster_id)" -c "$data/server.properties" \
+      >"$data/format.log" 2>&1 || { cat "$data/format.log" >&2; die 1 "could not format $data/logs"; }
+  fi
+  rm -f "$data/pid"
+  # A session of its own, so that a signal to the caller's group does not reach
+  # the broker; the pid is written by the process that becomes java.
+  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
+  "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' \
+    "$data" "${java[@]}" kafka.Kafka "$data/server.properties" >>"$data/broker.log" 2>&1 </dev/null &
+  local tick started=
+  for ((tick = 0; tick < start_seconds * 20; tick++)); do
+    if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
+      tail -n 20 "$data/broker.log" >&2; die 1 "the broker ended while it started; see $data/broker.log"
+    fi
+    if [ -n "$started" ] && listening "$port"; then return 0; fi
+    sleep 0.05
+  done
+  die 1 "the broker did not listen on port $port within $start_seconds s; see $data/broker.log"
+}
+
+# gone SIGNAL SECONDS: signals the broker and waits until process and socket are away.
+gone() {
+  local p tick; p=$(running) || { rm -f "$data/pid"; return 0; }
+  kill "-$1" "$p" 2>/dev/null || true
+  port=$(cat "$data/port" 2>/dev/null || echo 0)
+  for ((tick = 0; tick < $2 * 20; tick++)); do
+    if ! running >/dev/null && ! listening "$port"; then rm -f "$data/pid"; return 0; fi
+    sleep 0.05
+  done
+  die 1 "pid $p is still there $2 s after SIG$1"
+}
+
+verb=${1:-}; data=${2:-}; port=${3:-}
+case "$verb" in
+  fetch) fetch; libs; exit 0 ;;
+  start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
+  *) usage ;;
+esac
+if [ "$verb" = start ]; then mkdir -p "$data"; fi
+data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
+case "$verb" in
+  start) start ;;
+  stop) gone TERM "$stop_seconds" ;;
+  kill) gone KILL 10 ;;
+  status)
+    if p=$(running) && listening "$(cat "$data/port")"; then
+      echo up; grep -E 'VmRSS|VmHWM' "/proc/$p/status" 2>/dev/null || true
+    else echo down; exit 3; fi ;;
+  pid) running || true ;;
+esac
