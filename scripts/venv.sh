@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Makes the Python environment of the independent readers (tests/readers) and
+# prints its interpreter. Run again it does nothing, unless the requirements or
+# the Python have changed.
+#
+#   scripts/venv.sh
+#
+# Environment:
+#   PYTHON      the Python to build it from (default: python3; 3.10 or newer)
+#   WEIR_CACHE  where it is kept (default: .cache of the checkout)
+# Exit codes: 1 failed, 5 no usable Python.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${WEIR_CACHE:-$root/.cache}
+venv=$cache/venv
+requirements=$root/tests/readers/requirements.txt
+python=${PYTHON:-python3}
+
+die() { local code=$1; shift; echo "venv.sh: $*" >&2; exit "$code"; }
+
+command -v "$python" >/dev/null || die 5 "$python is missing: install Python 3.10 or newer, or set PYTHON"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die 5 "$("$python" -V) is too old: 3.10 or newer"
+"$python" -c 'import ensurepip, venv' 2>/dev/null || die 5 "$python cannot make environments: install its venv module"
+
+# What the environment was made from; the mark is written last, so that one
+# that was interrupted is made again.
+want=$("$python" -V; cksum <"$requirements")
+if [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$want" ] && [ -x "$venv/bin/python" ]; then
+  echo "$venv/bin/python"
+  exit 0
+fi
+
+mkdir -p "$cache"
+exec 9>"$cache/venv.lock"
+if command -v flock >/dev/null; then flock 9; fi
+if [ "$(cat "$venv/.made-from" 2>/dev/null)" != "$want" ]; then
+  rm -rf "$venv"
+  "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements" >&2
+  "$venv/bin/python" -m pip check --quiet >&2 || die 1 "the pinned versions do not fit together"
+  "$venv/bin/python" -c 'import duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' || die 1 "the readers cannot be imported"
+  printf '%s' "$want" >"$venv/.made-from"
+fi
+echo "$venv/bin/python"
