@@ -1,8 +1,7 @@
 // Package objstore is the small storage interface that checkpoints stand on:
 // read, list, create-once, replace. Local disk with fsync, a crashable memory
 // for tests; object stores with conditional writes come behind the same
-// interface. Each implementation runs the conformance suite in this package's
-// tests.
+// interface. Each implementation runs the conformance suite in objstoretest.
 package objstore
 
 import (
@@ -38,4 +37,20 @@ type Info struct {
 	Key      string
 	Size     int64
 	Modified time.Time
+}
+
+// Settler is a Store where a visible object may not be durable yet, because
+// the process that wrote it was killed half-way. Recovery settles what it is
+// going to build on. Stores whose acknowledged writes are durable and whose
+// unacknowledged ones are invisible or durable need not implement it.
+type Settler interface {
+	Settle(ctx context.Context, key string) error
+}
+
+// Settle makes what is visible under key durable, where the store needs that.
+func Settle(ctx context.Context, s Store, key string) error {
+	if st, ok := s.(Settler); ok {
+		return st.Settle(ctx, key)
+	}
+	return nil
 }
