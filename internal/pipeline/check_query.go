@@ -192,7 +192,7 @@ func (l *loader) checkColumn(c Column, at string) {
 	case c.Path == "" && c.Source == "":
 		l.faultKey(at, "column %q needs path or source", c.Name)
 	case c.Source != "" && !slices.Contains(sourceTypes[c.Source], c.Type):
-		l.faultKey(at+".type", "source %s is a %s, not a %s", c.Source, strings.Join(sourceTypes[c.Source], " or "), c.Type)
+		l.faultKey(at+".type", "source %s has the type %s; %q declares %s", c.Source, strings.Join(sourceTypes[c.Source], " or "), c.Name, c.Type)
 	case c.Path != "" && c.Type == TypeBinary:
 		l.faultKey(at+".type", "JSON has no binary values; use string, or source: value for the raw bytes")
 	}

@@ -32,7 +32,12 @@ func child(key, name string) string {
 }
 
 // unwrap follows anchors, aliases and tags to the node that carries the value.
-func (l *loader) unwrap(n ast.Node, key string) ast.Node {
+func (l *loader) unwrap(n ast.Node, key string) (out ast.Node) {
+	defer func() {
+		if out == nil {
+			l.opaque = append(l.opaque, key)
+		}
+	}()
 	for range depthMax {
 		switch t := n.(type) {
 		case *ast.AnchorNode:
@@ -78,6 +83,7 @@ func (l *loader) mapping(n ast.Node, key, what string) ([]pair, bool) {
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{t}
 	default:
+		l.opaque = append(l.opaque, key)
 		l.fault(placeOf(n), key, "%s has to be a mapping (key: value), not %s", what, kindOf(n))
 		return nil, false
 	}
@@ -228,6 +234,7 @@ func (l *loader) decode(n ast.Node, v reflect.Value, key string, f *field, depth
 func (l *loader) decodeList(n ast.Node, v reflect.Value, key string, f *field, depth int, owner string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
+		l.opaque = append(l.opaque, key)
 		l.fault(placeOf(n), key, "%s has to be a list (- …), not %s", key, kindOf(n))
 		return
 	}
@@ -266,8 +273,12 @@ func (l *loader) scalar(n ast.Node, key string) (scalar, place, bool) {
 		}
 		raw = strings.TrimSpace(t.GetToken().Value)
 	default:
-		l.fault(at, key, "%s has to be a single value, not %s", key, kindOf(n))
-		return scalar{}, at, false
+		joined, ok := unsplit(n)
+		if !ok {
+			l.fault(at, key, "%s has to be a single value, not %s", key, kindOf(n))
+			return scalar{}, at, false
+		}
+		raw = joined
 	}
 	s, errs := l.interpolate(raw)
 	for _, err := range errs {
@@ -275,6 +286,31 @@ func (l *loader) scalar(n ast.Node, key string) (scalar, place, bool) {
 	}
 	s.quoted = quoted
 	return s, at, len(errs) == 0
+}
+
+// unsplit undoes a misreading of the YAML library: in a list inside { } it
+// takes host:9092 for a mapping, although only a colon with a space after it
+// makes one.
+func unsplit(n ast.Node) (string, bool) {
+	var v *ast.MappingValueNode
+	switch t := n.(type) {
+	case *ast.MappingValueNode:
+		v = t
+	case *ast.MappingNode:
+		if len(t.Values) == 1 {
+			v = t.Values[0]
+		}
+	}
+	if v == nil {
+		return "", false
+	}
+	if _, single := v.Value.(ast.ScalarNode); !single || v.Value.Type() == ast.NullType {
+		return "", false
+	}
+	key, val := v.Key.GetToken(), v.Value.GetToken()
+	adjacent := key.Type == token.StringType && key.Position.Line == val.Position.Line &&
+		val.Position.Column == key.Position.Column+len([]rune(key.Value))+1
+	return key.Value + ":" + val.Value, adjacent
 }
 
 // assign parses the text by the type of v.

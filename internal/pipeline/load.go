@@ -87,6 +87,8 @@ type loader struct {
 	// broken are the key paths whose value could not be decoded; the
 	// cross-checks say nothing more about them.
 	broken []string
+	// opaque are the key paths whose inside could not be looked at.
+	opaque []string
 	nodes  int
 }
 
@@ -109,8 +111,14 @@ func (l *loader) warn(key, format string, args ...any) {
 	l.warnings = append(l.warnings, Fault{File: l.file, Line: at.line, Column: at.column, Key: key, Message: fmt.Sprintf(format, args...)})
 }
 
-// isBroken reports whether key, or something inside it, has a fault already.
+// isBroken reports whether key, or something inside it, has a fault already,
+// or lies in something that could not be decoded at all.
 func (l *loader) isBroken(key string) bool {
+	for _, o := range l.opaque {
+		if o == key || strings.HasPrefix(key, o+".") || strings.HasPrefix(key, o+"[") {
+			return true
+		}
+	}
 	for _, b := range l.broken {
 		if b == key || strings.HasPrefix(b, key+".") || strings.HasPrefix(b, key+"[") {
 			return true

@@ -54,7 +54,7 @@ func ParseDuration(text string) (time.Duration, error) {
 			unit, ok = units[strings.TrimSuffix(name, "s")]
 		}
 		if !ok {
-			return 0, fmt.Errorf("is not a duration: no unit %q (ms, s, m, h, d or their words)", clip(m[2]))
+			return 0, errors.New("is not a duration: the units are ms, s, m, h, d or their words")
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
@@ -275,7 +275,7 @@ func parsePartitionField(text string) (PartitionField, error) {
 		}
 		f.Param, args = n, []string{col}
 	default:
-		return PartitionField{}, fmt.Errorf("has no transform %q (identity, year, month, day, hour, bucket, truncate)", clip(m[1]))
+		return PartitionField{}, errors.New("is not a partition field: the transforms are identity, year, month, day, hour, bucket, truncate")
 	}
 	if len(args) != 1 || !identifier.MatchString(strings.TrimSpace(args[0])) {
 		return PartitionField{}, bad

@@ -1,0 +1,130 @@
+package pipeline
+
+// descriptions says what each key means, by struct and key: one sentence or
+// two, used by the JSON Schema and by the tables of docs/pipeline.md. A test
+// holds that every key has one.
+var descriptions = map[string]string{
+	"Pipeline.name":               "Name of the pipeline. Part of the default client id, group ids and transactional ids, so changing it changes those.",
+	"Pipeline.catalog":            "Where the tables are registered.",
+	"Pipeline.warehouse":          "Folder of the tables' files.",
+	"Pipeline.checkpointLocation": "Folder of the checkpoints; each query has a folder of its name in it. Must lie outside the warehouse.",
+	"Pipeline.kafka":              "The broker. Needed by ingest and by queries that read kafka.",
+	"Pipeline.ingest":             "Streams of server-sent events to publish to topics.",
+	"Pipeline.queries":            "Micro-batch queries, each with one source, one main table and one checkpoint.",
+	"Pipeline.ops":                "What the engine writes about itself.",
+	"Pipeline.status":             "The status page.",
+
+	"Catalog.type": "Kind of catalog. This build has `sql`; `rest` and `glue` are refused.",
+	"Catalog.name": "The catalog's name. The SQL catalog stores it with each table, so Spark and PyIceberg have to use the same one.",
+	"Catalog.uri":  "`sqlite:PATH` of the SQL catalog's database. Never printed, because a database's URI may carry a password.",
+
+	"Kafka.bootstrapServers": "Brokers to begin with, `host:port`: a list or one comma-separated text. Exactly one of this and `embedded`.",
+	"Kafka.clientId":         "Client id that the broker sees. Default: `weir-` and the pipeline's name.",
+	"Kafka.embedded":         "Run a broker of our own as a child process on the loopback interface.",
+	"Kafka.tls":              "Encrypt the connections. `{}` trusts the system's roots.",
+	"Kafka.sasl":             "Log in to the broker.",
+	"Kafka.topics":           "Topics to create at start when they are missing. Existing ones are left as they are.",
+
+	"Embedded.dataDir": "Folder of the broker's log and of its cluster id.",
+	"Embedded.port":    "Port on 127.0.0.1; 0 takes a free one.",
+
+	"TLS.caFile":             "PEM file of the certificate authorities to trust in place of the system's.",
+	"TLS.certFile":           "PEM file of the client's certificate; goes with `keyFile`.",
+	"TLS.keyFile":            "PEM file of the client's key; goes with `certFile`.",
+	"TLS.serverName":         "Name to check the certificate against, where it is not the host's.",
+	"TLS.insecureSkipVerify": "Do not check the broker's certificate. Warned about.",
+
+	"SASL.mechanism": "How to log in.",
+	"SASL.username":  "User name; a secret.",
+	"SASL.password":  "Password; a secret.",
+
+	"Topic.name":              "Name of the topic.",
+	"Topic.partitions":        "Number of partitions.",
+	"Topic.replicationFactor": "Number of replicas; 1 on the embedded broker.",
+	"Topic.config":            "Settings of the topic, by the broker's names.",
+
+	"Ingest.name":            "Name of the stream.",
+	"Ingest.sse":             "Where the events come from.",
+	"Ingest.topic":           "Topic for events that meet the contract.",
+	"Ingest.deadLetterTopic": "Topic for events that violate it: raw bytes, with reason and SSE id in headers. Default: the topic's name and `.dlq`.",
+	"Ingest.key":             "JSON path of the message key. Without it messages have none.",
+	"Ingest.contract":        "What an event has to be before it is published.",
+	"Ingest.delivery":        "`at-least-once` may send a few events again after a crash; `exactly-once` keeps the position in the same Kafka transaction as the events.",
+	"Ingest.transactionalId": "Transactional id of exactly-once delivery. Default: `weir-`, the pipeline's and the stream's name. Two running instances with one id fence each other.",
+	"Ingest.position":        "File of the resume position. Default: `ingest/<name>.json` in the checkpoint location.",
+
+	"SSE.url":           "The stream.",
+	"SSE.userAgent":     "User-Agent header. Wikimedia asks for a name and a way to reach you.",
+	"SSE.since":         "Where a first start begins: milliseconds since 1970 or an RFC 3339 time. Default: now. A saved position takes precedence.",
+	"SSE.maxEventBytes": "Longest event that is accepted; a longer one is a dead letter, cut.",
+	"SSE.idleTimeout":   "Reconnect after this long without a byte, comments included.",
+	"SSE.overlap":       "Resume this much before the saved position, because the stream's times go backwards.",
+
+	"Contract.schema": "`builtin:wikimedia/recentchange`, or the path of a JSON Schema file. Default: any JSON object.",
+	"Contract.canary": "Artificial events to drop and count before anything else is checked.",
+
+	"Canary.path":   "JSON path to look at.",
+	"Canary.equals": "The text that marks a canary.",
+
+	"Query.name":                          "Name of the query: its checkpoint folder, its marker in the table, its label in metrics. A renamed query is another query.",
+	"Query.from":                          "The source.",
+	"Query.trigger":                       "When a batch is planned. Default: the next one as soon as there is something new.",
+	"Query.onLostCheckpoint":              "What to do when the checkpoint is gone but the table remembers the query: `adopt` the table's marker (exact), `fail`, or `restart` from startingOffsets (duplicates; warned about).",
+	"Query.checkpointLocation":            "Folder of this query's checkpoint. Default: the query's name in the pipeline's checkpointLocation.",
+	"Query.parse":                         "Turn the record's value into columns. Without it records are stored as they came. Needs `deadLetter`.",
+	"Query.filter":                        "Condition on the declared columns; rows that do not meet it are counted as filtered.",
+	"Query.watermark":                     "How late an event may be.",
+	"Query.dropDuplicatesWithinWatermark": "Columns that name an event. A second row with the same values within the watermark is dropped and counted.",
+	"Query.deadLetter":                    "Table for rows that cannot be parsed.",
+	"Query.to":                            "The sink.",
+
+	"From.kafka": "Read topics.",
+	"From.table": "Read a table that a Kafka query feeds, batch by batch.",
+
+	"KafkaSource.topics":                     "Topics to read: a list or one comma-separated text. Exactly one of this and `topicPattern`.",
+	"KafkaSource.topicPattern":               "Regular expression (RE2) that a topic's whole name has to match. New topics join while the query runs.",
+	"KafkaSource.partitions":                 "Partitions to read of each topic, `0-15` or `0,3,8-11`. Default: all, added ones included. Not together with dropDuplicatesWithinWatermark.",
+	"KafkaSource.startingOffsets":            "Where a fresh query begins: `earliest`, `latest`, or offsets by topic and partition, `{\"topic\": {\"0\": 23, \"1\": -2}}` (-2 earliest, -1 latest). A query with a checkpoint or a marker goes on from there.",
+	"KafkaSource.startingOffsetsByTimestamp": "The same by points in time (milliseconds), by topic and partition. Takes precedence over startingOffsets.",
+	"KafkaSource.startingTimestamp":          "The same for all partitions: milliseconds since 1970 or an RFC 3339 time.",
+	"KafkaSource.maxOffsetsPerTrigger":       "Most offsets in a batch, shared over the partitions; 0 is no limit.",
+	"KafkaSource.failOnDataLoss":             "Stop (exit code 3) when records are gone before they were read. Off, only losses by retention are skipped, and recorded.",
+	"KafkaSource.groupId":                    "Consumer group that lag tools are told the progress under; never read back. Default: `weir-`, the pipeline's and the query's name.",
+
+	"TableSource.name":                 "The table, `namespace.table`.",
+	"TableSource.startingOffsets":      "Where a fresh query begins, by the Kafka offsets of the table's rows.",
+	"TableSource.maxOffsetsPerTrigger": "Most offsets in a batch; 0 is no limit.",
+	"TableSource.failOnDataLoss":       "Stop (exit code 3) when rows are gone before they were read.",
+
+	"Trigger.processingTime": "Plan a batch every so often; 0 as soon as there is something new. At most one of the three keys.",
+	"Trigger.availableNow":   "Work off what is there at the start, in as many batches as needed, and end.",
+	"Trigger.once":           "Work off what is there at the start in one batch, and end.",
+
+	"Parse.format":  "Format of the value.",
+	"Parse.columns": "The columns, in the table's order.",
+
+	"Column.name":     "Name of the column.",
+	"Column.path":     "JSON path into the value: `$.meta.id`, `$['a b']`, `$.a[0]`. Exactly one of this and `source`.",
+	"Column.source":   "A property of the record, or of the batch: `batchTime` is the time that the batch was planned at.",
+	"Column.type":     "Type of the column. A value of another type is a dead letter.",
+	"Column.required": "A row without the value is a dead letter; otherwise the column is null.",
+
+	"Watermark.column":        "Column of the event's time, a `timestamptz`.",
+	"Watermark.delay":         "How far behind the latest event time an event is still taken. Later ones are counted as late.",
+	"Watermark.maxFutureSkew": "An event further ahead of the batch's time than this is a dead letter and does not move the watermark.",
+
+	"DeadLetter.table":      "The table, `namespace.table`.",
+	"DeadLetter.properties": "Table properties to create it with.",
+
+	"To.iceberg": "Append to an Iceberg table.",
+
+	"IcebergSink.table":       "The table, `namespace.table`; created when missing.",
+	"IcebergSink.partitionBy": "Partitioning to create it with: `column`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`, `truncate(w, c)`.",
+	"IcebergSink.properties":  "Table properties to create it with. `weir.*` is reserved.",
+
+	"Ops.progressTable": "Table with one row per batch. Default: none.",
+	"Ops.flushInterval": "How often progress rows are committed.",
+	"Ops.jsonl":         "File that gets every progress row as a line of JSON.",
+
+	"Status.listen": "`host:port` of the status page, or `none`.",
+}
