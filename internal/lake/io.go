@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	icebergio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
 )
@@ -66,12 +68,44 @@ func registerIO() {
 // NewFileIO gives local file access.
 func NewFileIO() *FileIO { return &FileIO{synced: processFolders} }
 
-// DataFS creates data files: FileIO with the signature that package datafile
-// asks for.
-type DataFS struct{ FileIO *FileIO }
+// DataFS creates data files in the table's own storage, with the signature that
+// package datafile asks for.
+type DataFS struct{ fs icebergio.WriteFileIO }
 
-// Create implements datafile.FS.
-func (d DataFS) Create(path string) (io.WriteCloser, error) { return d.FileIO.create(path) }
+// DataFSOf gives the storage of a loaded table.
+func DataFSOf(ctx context.Context, t *table.Table) (DataFS, error) {
+	f, err := t.FS(ctx)
+	if err != nil {
+		return DataFS{}, fmt.Errorf("storage of %s: %w", Name(t.Identifier()), err)
+	}
+	wfs, ok := f.(icebergio.WriteFileIO)
+	if !ok {
+		return DataFS{}, table.ErrWriteIORequired
+	}
+	return DataFS{fs: wfs}, nil
+}
+
+// Create implements datafile.FS. On the local disk the writer has an Abort.
+func (d DataFS) Create(path string) (io.WriteCloser, error) {
+	if f, ok := d.fs.(*FileIO); ok {
+		return f.create(path)
+	}
+	return d.fs.Create(path)
+}
+
+// Modified is when the file at a location was last written; the error wraps
+// fs.ErrNotExist where there is none.
+func (d DataFS) Modified(path string) (time.Time, error) {
+	st, ok := d.fs.(icebergio.StatIO)
+	if !ok {
+		return time.Time{}, fmt.Errorf("storage of %s cannot tell the age of a file", path)
+	}
+	info, err := st.Stat(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
 
 // LocalPath is the path of a location that is local ("file:///a" or "/a").
 func LocalPath(location string) (string, error) {

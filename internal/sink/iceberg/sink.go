@@ -1,0 +1,237 @@
+package iceberg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/sink"
+)
+
+// Role says which crash point follows the swap.
+type Role int
+
+// The roles of a sink in its query.
+const (
+	Main Role = iota
+	Side
+)
+
+// Limits bound a commit.
+type Limits struct {
+	// CommitDeadline is the time after which a commit whose outcome is still
+	// unknown gives up.
+	CommitDeadline time.Duration
+	// Errors is how often a commit may fail for another reason than a conflict.
+	Errors int
+	// Conflicts is how often the head may move under a commit.
+	Conflicts int
+	// OrphanAge is the age from which an orphan removal may delete a file that
+	// no snapshot refers to. Staged files older than half of it are staged
+	// again.
+	OrphanAge time.Duration
+}
+
+// DefaultLimits are the limits of a zero Limits.
+func DefaultLimits() Limits {
+	return Limits{CommitDeadline: 2 * time.Minute, Errors: 20, Conflicts: 500, OrphanAge: 7 * 24 * time.Hour}
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	if l.CommitDeadline <= 0 {
+		l.CommitDeadline = d.CommitDeadline
+	}
+	if l.Errors <= 0 {
+		l.Errors = d.Errors
+	}
+	if l.Conflicts <= 0 {
+		l.Conflicts = d.Conflicts
+	}
+	if l.OrphanAge <= 0 {
+		l.OrphanAge = d.OrphanAge
+	}
+	return l
+}
+
+// Options make a Sink.
+type Options struct {
+	Catalog *lake.Catalog
+	Table   table.Identifier
+	// Query is the name of the query that writes.
+	Query string
+	Role  Role
+	// Arrow is the shape of the records that Stage.Write gets.
+	Arrow *arrow.Schema
+	// Schema and Partition are those of the table, where this sink makes it. An
+	// existing table keeps its own partition spec.
+	Schema     *iceberg.Schema
+	Partition  iceberg.PartitionSpec
+	Properties map[string]string
+	Clock      clock.Clock
+	Limits     Limits
+	// Parallel and TargetBytes go to the data file writer; 0 means its default.
+	Parallel    int
+	TargetBytes int64
+}
+
+// Sink writes one query's rows into one Iceberg table.
+type Sink struct {
+	opts Options
+	key  string // of the marker's property
+
+	mu  sync.Mutex
+	tbl *table.Table // as claimed, then as of our last commit; nil before
+}
+
+var _ sink.Sink = (*Sink)(nil)
+
+// New makes a sink; nothing is read or written before Facts or Claim.
+func New(o Options) (*Sink, error) {
+	switch {
+	case o.Catalog == nil || o.Clock == nil || o.Schema == nil:
+		return nil, errors.New("an Iceberg sink needs a catalog, a clock and a schema")
+	case len(o.Table) < 2:
+		return nil, failure.New(failure.Config, "table %q has no namespace", lake.Name(o.Table))
+	case o.Query == "":
+		return nil, failure.New(failure.Config, "the query that writes to %s has no name", lake.Name(o.Table))
+	}
+	o.Limits = o.Limits.withDefaults()
+	return &Sink{opts: o, key: marker.PropertyKey(o.Query)}, nil
+}
+
+// Name implements sink.Sink.
+func (s *Sink) Name() string { return lake.Name(s.opts.Table) }
+
+// Close implements sink.Sink; the catalog belongs to its opener.
+func (s *Sink) Close() error { return nil }
+
+// Facts implements sink.Sink.
+func (s *Sink) Facts(ctx context.Context, queryName string) (sink.Facts, error) {
+	t, err := s.opts.Catalog.LoadTable(ctx, s.opts.Table)
+	if errors.Is(err, lake.ErrNoTable) {
+		return sink.Facts{}, nil
+	}
+	if err != nil {
+		return sink.Facts{}, failure.Wrap(failure.Unreachable, err, "read table %s", s.Name())
+	}
+	return factsOf(t, queryName)
+}
+
+func factsOf(t *table.Table, queryName string) (sink.Facts, error) {
+	markers, err := marker.FromProperties(t.Properties())
+	if err != nil {
+		return sink.Facts{}, failure.Wrap(failure.Checkpoint, err, "table %s", lake.Name(t.Identifier())).
+			WithHint("a newer version of weir may have written it: run that one")
+	}
+	head := lake.HeadOf(t)
+	f := sink.Facts{
+		Exists:       true,
+		Identity:     t.Metadata().TableUUID().String(),
+		Marker:       markers[queryName],
+		Others:       map[string]*marker.Marker{},
+		HeadID:       head.ID,
+		HeadSequence: head.Sequence,
+		Handle:       t,
+	}
+	for name, m := range markers {
+		if name != queryName && m.Kind == marker.KindStream {
+			f.Others[name] = m
+		}
+	}
+	if f.Marker != nil {
+		f.Rewound = rewound(t, f.Marker)
+	}
+	return f, nil
+}
+
+// rewound says how the head contradicts the marker, empty where it does not.
+// The marker's own snapshot has a number above its BaseSequence; every chain
+// that still has it passes it before it comes down to that number. A chain that
+// breaks off above was cut by expiry and proves nothing.
+func rewound(t *table.Table, m *marker.Marker) string {
+	head := lake.HeadOf(t)
+	if head.Sequence < m.BaseSequence {
+		return fmt.Sprintf("the head has sequence number %d, batch %d was built on %d", head.Sequence, m.BatchID, m.BaseSequence)
+	}
+	var passed *table.Snapshot
+	end := lake.Walk(t, func(s *table.Snapshot) bool {
+		if lake.SummaryValue(s, marker.KeyAttempt) == m.Attempt {
+			return false
+		}
+		if s.SequenceNumber <= m.BaseSequence {
+			passed = s
+			return false
+		}
+		return true
+	})
+	switch {
+	case passed != nil:
+		return fmt.Sprintf("the snapshots from the head (%d) down to sequence number %d do not hold the commit of batch %d (attempt %s)",
+			head.ID, passed.SequenceNumber, m.BatchID, m.Attempt)
+	case end == lake.AtFirst:
+		return fmt.Sprintf("no snapshot from the head (%d) down to the first holds the commit of batch %d (attempt %s)",
+			head.ID, m.BatchID, m.Attempt)
+	}
+	return ""
+}
+
+// snapshotOf is the snapshot that wrote m, 0 if it has expired.
+func snapshotOf(t *table.Table, m *marker.Marker) int64 {
+	for _, s := range t.Metadata().Snapshots() {
+		if lake.SummaryValue(&s, marker.KeyAttempt) == m.Attempt {
+			return s.SnapshotID
+		}
+	}
+	return 0
+}
+
+func (s *Sink) remember(t *table.Table) {
+	s.mu.Lock()
+	s.tbl = t
+	s.mu.Unlock()
+}
+
+func (s *Sink) remembered() *table.Table {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tbl
+}
+
+// change is the commit that writes m on the head of t: the merged offsets of
+// all queries in the summary, m with the head's number in both places.
+func (s *Sink) change(t *table.Table, m *marker.Marker, files []iceberg.DataFile) (lake.Change, *marker.Marker, error) {
+	markers, err := marker.FromProperties(t.Properties())
+	if err != nil {
+		return lake.Change{}, nil, failure.Wrap(failure.Checkpoint, err, "table %s", s.Name())
+	}
+	if err := overlap(s.Name(), markers, m); err != nil {
+		return lake.Change{}, nil, err
+	}
+	written := *m
+	written.BaseSequence = lake.HeadOf(t).Sequence
+	offsets, err := sink.MergeOffsets(markers, &written)
+	if err != nil {
+		return lake.Change{}, nil, failure.Wrap(failure.Config, err, "table %s", s.Name()).
+			WithHint("queries that feed one table must read the same cluster and topics")
+	}
+	encoded, err := written.Encode()
+	if err != nil {
+		return lake.Change{}, nil, err
+	}
+	summary, err := written.Summary(offsets)
+	if err != nil {
+		return lake.Change{}, nil, err
+	}
+	return lake.Change{Files: files, Properties: map[string]string{s.key: encoded}, Summary: summary}, &written, nil
+}
