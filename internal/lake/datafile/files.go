@@ -17,7 +17,7 @@ type fileState struct {
 }
 
 // aborter is what a writer of FS may have besides Close.
-type aborter interface{ Abort() error }
+type aborter interface{ Abort() }
 
 // abort gives the file up. Without an Abort method the file is closed as it
 // is, so that no handle leaks: a torn file that nothing references.
@@ -26,7 +26,7 @@ func (f *fileState) abort() {
 		return
 	}
 	if a, ok := f.w.(aborter); ok {
-		_ = a.Abort()
+		a.Abort()
 	} else {
 		_ = f.w.Close()
 	}

@@ -10,9 +10,9 @@ import (
 // (file:///… or s3://…). Close of the returned writer makes the file durable
 // before it returns: contents synced, then renamed into place, then the
 // directory synced; for an object store, the store's acknowledgement. A writer
-// that is not closed leaves nothing under that name. A writer may also have an
-// Abort method, which discards what was written; it is called instead of Close
-// when the file is given up.
+// that is not closed leaves nothing under that name. A writer may also have a
+// method Abort(), which discards what was written; it is called instead of
+// Close when the file is given up.
 type FS interface {
 	Create(path string) (io.WriteCloser, error)
 }
