@@ -18,6 +18,10 @@ type Metadata struct {
 	Predecessor string    `json:"predecessor,omitempty"`
 	InstanceID  string    `json:"instance_id"`
 	CreatedAt   time.Time `json:"created_at"`
+	// Sinks are the identities (table UUIDs) of the sinks that were claimed,
+	// by sink name. A sink that is recorded here must still be that table and
+	// still hold a marker; one that is not recorded was added later.
+	Sinks map[string]string `json:"sinks,omitempty"`
 }
 
 // Plan is the file offsets/N: what batch N will read, written once.
@@ -44,7 +48,7 @@ type CommitEntry struct {
 	// Progress is the row of ops.stream_progress that belongs to the batch;
 	// the file is kept until that row is visible.
 	Progress json.RawMessage `json:"progress,omitempty"`
-	Adopted  bool   `json:"adopted,omitempty"`
+	Adopted  bool            `json:"adopted,omitempty"`
 }
 
 // StagedManifest is the file staged/N: all that every sink of batch N will
@@ -66,7 +70,7 @@ type StagedFiles struct {
 	Encoded []byte `json:"encoded,omitempty"`
 }
 
-// Facts are what the checkpoint folder says, gathered by Recover before the
+// Facts are what the checkpoint folder says, gathered by Log.Gather before the
 // decision and never interpreted there.
 type Facts struct {
 	// Exists is true when there is at least one file of ours in the folder.
@@ -75,13 +79,20 @@ type Facts struct {
 	// Plan is the newest offsets/N, Commit the newest commits/N.
 	Plan   *Plan
 	Commit *CommitEntry
-	// PlanHash is the hash of the newest plan's file.
+	// PlanHash is PlanHash(*Plan), empty without a plan.
 	PlanHash string
+	// Staged is the newest staged/N, nil if there is none.
+	Staged *StagedManifest
+	// Leftovers is true where log files of the predecessor's lineage are still
+	// there: a restart was interrupted. They are not counted as Plan or Commit.
+	Leftovers bool
 	// Corrupt says what is unreadable, contradictory or missing within a log,
 	// empty where the folder is sound.
 	Corrupt string
-	// HasState reports which state files (by path and checksum) are present;
-	// filled for the files that the sink markers name.
+	// HasState reports which state files (by path and checksum) are present.
+	// Gather leaves it nil (nothing is known to be present); the caller fills it
+	// for the files that the sink markers name (Log.StatePresence, or package
+	// state, which also follows a chain to its snapshot).
 	HasState func(f marker.StateFile) bool
 }
 

@@ -47,6 +47,16 @@ func OpenLocal(root string, o LocalOptions) (*Local, error) {
 	return &Local{files: s}, nil
 }
 
+// MakeDir makes a directory and its missing parents, each durable in the one
+// above it.
+func MakeDir(dir string) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	return (&osFiles{root: abs}).makeRoot()
+}
+
 // osFiles is the operating system's file system below a root.
 type osFiles struct{ root string }
 
