@@ -163,3 +163,7 @@ func (v Value) AppendBinary(dst, doc []byte) ([]byte, Reason) {
 	}
 	return out, OK
 }
+
+// AppendUnescaped appends the decoded form of the inside of a string (without
+// its quotes) that a scan has accepted.
+func AppendUnescaped(dst, inside []byte) []byte { return unescape(dst, inside) }

@@ -1,0 +1,256 @@
+package operator
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"math"
+)
+
+// The encoding of dedup's state. Integers are little endian.
+//
+//	header: "WEIRDDUP", format (2 bytes), kind (1: 1 snapshot, 2 delta), 0 (1),
+//	        watermark (8), CRC-32C of the 20 bytes before (4)
+//	chunk:  kind (1: 1 UUIDs, 2 ids, 0 end), rows (4), payload bytes (4),
+//	        CRC-32C of kind, rows, bytes and payload (4), payload
+//
+// A chunk of UUIDs is 16 bytes a row, then the event times as zigzag varints,
+// each less the one before. A chunk of ids is length, bytes, event time a row.
+// The end's payload is the number of rows of all chunks (8), so that a state
+// that was cut between two chunks is seen.
+const (
+	stateMagic   = "WEIRDDUP"
+	stateFormat  = 1
+	kindSnapshot = 1
+	kindDelta    = 2
+	chunkEnd     = 0
+	chunkUUIDs   = 1
+	chunkIDs     = 2
+	headerBytes  = 24
+	frameBytes   = 13
+	// chunkRows and chunkBytes end a chunk.
+	chunkRows  = 8192
+	chunkBytes = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// SnapshotWriter is a Stateful whose snapshot need not be in memory at once.
+type SnapshotWriter interface {
+	WriteSnapshot(w io.Writer) error
+}
+
+// Snapshot implements Stateful.
+func (d *dedup) Snapshot() ([]byte, error) {
+	var b bytes.Buffer
+	err := d.WriteSnapshot(&b)
+	return b.Bytes(), err
+}
+
+// WriteSnapshot implements SnapshotWriter.
+func (d *dedup) WriteSnapshot(w io.Writer) error {
+	e := stateEncoder{w: w}
+	e.header(kindSnapshot, d.watermark)
+	bound := d.removable(d.watermark)
+	for _, t := range []*table{d.uuids, d.ids} {
+		_ = t.each(func(k key, id []byte, at int64) error {
+			if at >= bound {
+				e.add(t.withIDs, k, id, at)
+			}
+			return e.err
+		})
+	}
+	return e.end()
+}
+
+// Delta implements Stateful.
+func (d *dedup) Delta() ([]byte, error) {
+	var b bytes.Buffer
+	e := stateEncoder{w: &b}
+	e.header(kindDelta, d.watermark)
+	for i := range d.added {
+		e.add(false, d.added[i].key, nil, d.added[i].at)
+	}
+	for i := range d.addedIDs {
+		c := &d.addedIDs[i]
+		e.add(true, c.key, d.arena[c.start:c.end], c.at)
+	}
+	err := e.end()
+	return b.Bytes(), err
+}
+
+// LoadSnapshot implements Stateful.
+func (d *dedup) LoadSnapshot(b []byte) error {
+	d.Reset()
+	return d.apply(b, kindSnapshot)
+}
+
+// ApplyDelta implements Stateful.
+func (d *dedup) ApplyDelta(b []byte) error { return d.apply(b, kindDelta) }
+
+// stateEncoder writes chunks; the first error sticks.
+type stateEncoder struct {
+	w       io.Writer
+	err     error
+	kind    byte
+	rows    uint32
+	total   uint64
+	payload []byte
+	times   []byte
+	last    int64
+}
+
+func (e *stateEncoder) write(b []byte) {
+	if e.err == nil {
+		_, e.err = e.w.Write(b)
+	}
+}
+
+func (e *stateEncoder) header(kind byte, watermark int64) {
+	b := append(make([]byte, 0, headerBytes), stateMagic...)
+	b = binary.LittleEndian.AppendUint16(b, stateFormat)
+	b = append(b, kind, 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(watermark))
+	e.write(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)))
+}
+
+func (e *stateEncoder) add(isID bool, k key, id []byte, at int64) {
+	kind := byte(chunkUUIDs)
+	if isID {
+		kind = chunkIDs
+	}
+	if kind != e.kind || e.rows == chunkRows || len(e.payload) >= chunkBytes {
+		e.flush()
+		e.kind = kind
+	}
+	if isID {
+		e.payload = binary.AppendUvarint(e.payload, uint64(len(id)))
+		e.payload = append(e.payload, id...)
+		e.payload = binary.AppendVarint(e.payload, at-e.last)
+	} else {
+		e.payload = binary.BigEndian.AppendUint64(e.payload, k.hi)
+		e.payload = binary.BigEndian.AppendUint64(e.payload, k.lo)
+		e.times = binary.AppendVarint(e.times, at-e.last)
+	}
+	e.last = at
+	e.rows++
+}
+
+func (e *stateEncoder) flush() {
+	if e.rows == 0 {
+		return
+	}
+	e.payload = append(e.payload, e.times...)
+	e.frame(e.kind, e.rows, e.payload)
+	e.total += uint64(e.rows)
+	e.rows, e.last = 0, 0
+	e.payload, e.times = e.payload[:0], e.times[:0]
+}
+
+func (e *stateEncoder) frame(kind byte, rows uint32, payload []byte) {
+	f := append(make([]byte, 0, frameBytes), kind)
+	f = binary.LittleEndian.AppendUint32(f, rows)
+	f = binary.LittleEndian.AppendUint32(f, uint32(len(payload)))
+	sum := crc32.Update(crc32.Checksum(f, castagnoli), castagnoli, payload)
+	e.write(binary.LittleEndian.AppendUint32(f, sum))
+	e.write(payload)
+}
+
+func (e *stateEncoder) end() error {
+	e.flush()
+	e.frame(chunkEnd, 0, binary.LittleEndian.AppendUint64(nil, e.total))
+	return e.err
+}
+
+// apply reads a whole encoded state. What it has read before a fault stays;
+// the caller resets.
+func (d *dedup) apply(b []byte, kind byte) error {
+	if len(b) < headerBytes || string(b[:8]) != stateMagic {
+		return corrupt("it does not begin as a state of dedup")
+	}
+	if got := crc32.Checksum(b[:headerBytes-4], castagnoli); got != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
+		return corrupt("the header's checksum is wrong")
+	}
+	if v := binary.LittleEndian.Uint16(b[8:]); v != stateFormat {
+		return corrupt("format %d, this version knows %d", v, stateFormat)
+	}
+	if b[10] != kind {
+		return corrupt("kind %d where %d was expected", b[10], kind)
+	}
+	d.settle()
+	d.watermark = max(d.watermark, int64(binary.LittleEndian.Uint64(b[12:])))
+	var total uint64
+	for b = b[headerBytes:]; ; {
+		if len(b) < frameBytes {
+			return corrupt("it is cut")
+		}
+		rows, size := binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
+		if uint64(len(b)-frameBytes) < uint64(size) {
+			return corrupt("it is cut")
+		}
+		payload := b[frameBytes : frameBytes+int(size)]
+		sum := crc32.Update(crc32.Checksum(b[:9], castagnoli), castagnoli, payload)
+		if sum != binary.LittleEndian.Uint32(b[9:]) {
+			return corrupt("a chunk's checksum is wrong")
+		}
+		chunk := b[0]
+		b = b[frameBytes+int(size):]
+		if chunk == chunkEnd {
+			if len(payload) != 8 || binary.LittleEndian.Uint64(payload) != total || len(b) != 0 {
+				return corrupt("it does not hold as many keys as it says")
+			}
+			return nil
+		}
+		if err := d.applyChunk(chunk, int(rows), payload); err != nil {
+			return err
+		}
+		total += uint64(rows)
+	}
+}
+
+func (d *dedup) applyChunk(kind byte, rows int, p []byte) error {
+	var last int64
+	at := func() bool {
+		v, n := binary.Varint(p)
+		if n <= 0 {
+			return false
+		}
+		p = p[n:]
+		last += v
+		return last != math.MinInt64
+	}
+	switch kind {
+	case chunkUUIDs:
+		if rows > len(p)/16 {
+			return corrupt("a chunk is shorter than its rows")
+		}
+		keys := p[:16*rows]
+		p = p[16*rows:]
+		for ; len(keys) > 0; keys = keys[16:] {
+			if !at() {
+				return corrupt("an event time is unreadable")
+			}
+			d.put(d.uuids, key{binary.BigEndian.Uint64(keys), binary.BigEndian.Uint64(keys[8:])}, nil, last)
+		}
+	case chunkIDs:
+		for range rows {
+			n, size := binary.Uvarint(p)
+			if size <= 0 || n > uint64(len(p)-size) {
+				return corrupt("an id is cut")
+			}
+			id := p[size : size+int(n)]
+			p = p[size+int(n):]
+			if !at() {
+				return corrupt("an event time is unreadable")
+			}
+			d.put(d.ids, hashID(id), id, last)
+		}
+	default:
+		return corrupt("chunk of kind %d", kind)
+	}
+	if len(p) != 0 {
+		return corrupt("a chunk is longer than its rows")
+	}
+	return nil
+}
