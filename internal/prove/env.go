@@ -1,0 +1,278 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// Env is the isolated set-up of one scenario: a folder, topics of its own, the
+// processes that it started, and what has been observed.
+type Env struct {
+	o      Options
+	dir    string
+	broker *broker
+	kafka  *audit.Kafka
+	client *kgo.Client
+	rng    *rand.Rand
+	say    func(format string, args ...any)
+
+	// prefix makes the topics of this scenario its own on a shared broker.
+	prefix   string
+	topics   []string
+	catalog  audit.SQLiteCatalog
+	children []*process
+
+	// state is the scenario's own.
+	state    any
+	observed map[string]any
+
+	mu       sync.Mutex
+	began    time.Time
+	kills    int
+	recovery []float64
+	timeline []Event
+}
+
+// newEnv makes an empty folder and connects to the broker.
+func newEnv(o Options, b *broker, s *Scenario, repeat int, say func(string, ...any)) (*Env, error) {
+	dir := filepath.Join(o.Dir, fmt.Sprintf("%s-%d", s.Name, repeat))
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	k, err := audit.NewKafka(b.bootstrap, o.Clock)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.bootstrap...), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+	if err != nil {
+		k.Close()
+		return nil, failure.Wrap(failure.Config, err, "Kafka client for %v", b.bootstrap)
+	}
+	rng := generator(o.Seed, s.Name, repeat)
+	return &Env{
+		o: o, dir: dir, broker: b, kafka: k, client: cl, rng: rng, say: say,
+		// Not from the seed: a run that is repeated must not meet the topics of
+		// the one before.
+		prefix:   fmt.Sprintf("prove-%s-", o.nonce()),
+		catalog:  audit.SQLiteCatalog{Path: filepath.Join(dir, "catalog.db")},
+		observed: map[string]any{}, recovery: []float64{}, began: o.Clock.Now(),
+	}, nil
+}
+
+// close ends what still runs; topics are deleted unless they are evidence.
+func (e *Env) close(keep bool) {
+	for _, p := range e.children {
+		p.abandon()
+	}
+	if !keep {
+		ctx, cancel := context.WithTimeout(context.Background(), stopMax)
+		if len(e.topics) > 0 {
+			_, _ = kadm.NewClient(e.client).DeleteTopics(ctx, e.topics...)
+		}
+		cancel()
+		_ = os.RemoveAll(e.dir)
+	}
+	e.client.Close()
+	e.kafka.Close()
+}
+
+func (e *Env) path(name string) string { return filepath.Join(e.dir, name) }
+
+// topic is the scenario's own name of a topic.
+func (e *Env) topic(name string) string { return e.prefix + name }
+
+// createTopic makes a topic of the scenario.
+func (e *Env) createTopic(ctx context.Context, name string, partitions int32) error {
+	full := e.topic(name)
+	resp, err := kadm.NewClient(e.client).CreateTopic(ctx, partitions, 1, nil, full)
+	if err = errors.Join(err, resp.Err); err != nil {
+		return failure.Wrap(failure.Unreachable, err, "create topic %s", full)
+	}
+	e.topics = append(e.topics, full)
+	return nil
+}
+
+// start runs the binary; env arms crash points.
+func (e *Env) start(name string, env []string, args ...string) (*process, error) {
+	p, err := spawn(e.o.Binary, args, env, e.path("weir.log"), name)
+	if err != nil {
+		return nil, err
+	}
+	e.children = append(e.children, p)
+	e.mark("start", "process", 0, name)
+	return p, nil
+}
+
+// mark puts a point on the timeline.
+func (e *Env) mark(kind, lane string, rows int64, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.timeline = append(e.timeline, Event{Seconds: e.o.Clock.Now().Sub(e.began).Seconds(), Kind: kind, Lane: lane, Rows: rows, Text: text})
+}
+
+// kill kills a process and starts the clock of its recovery: the time until a
+// reader of the catalog sees more rows in the table than before.
+func (e *Env) kill(ctx context.Context, p *process, table string) (wait func(), err error) {
+	if err := p.kill9(); err != nil {
+		return nil, err
+	}
+	at := e.o.Clock.Now()
+	e.kills++
+	e.mark("kill", "process", 0, "SIGKILL")
+	before, err := e.peek(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e.o.Clock.Sleep(ctx, pollEvery) == nil {
+			h, err := e.peek(ctx, table)
+			if err == nil && h.Rows > before.Rows {
+				e.mu.Lock()
+				e.recovery = append(e.recovery, e.o.Clock.Now().Sub(at).Seconds())
+				e.mu.Unlock()
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-done }, nil
+}
+
+// pollEvery is how often tables are looked at.
+const pollEvery = 25 * time.Millisecond
+
+// peek reads what a table says right now, from the catalog's newest metadata.
+func (e *Env) peek(ctx context.Context, table string) (*audit.Head, error) {
+	if _, err := os.Stat(e.catalog.Path); errors.Is(err, os.ErrNotExist) {
+		return &audit.Head{}, nil
+	}
+	return audit.Peek(ctx, e.catalog, nil, table)
+}
+
+// rows is how many rows a table has by its manifests.
+func (e *Env) rows(ctx context.Context, table string) (int64, error) {
+	h, err := e.peek(ctx, table)
+	if err != nil {
+		return 0, err
+	}
+	return h.Rows, nil
+}
+
+// until polls a condition while the process runs; limit bounds the wait.
+func (e *Env) until(ctx context.Context, p *process, limit time.Duration, what string, cond func() (bool, error)) error {
+	deadline := e.o.Clock.Now().Add(limit)
+	for {
+		ok, err := cond()
+		if err != nil {
+			return err
+		}
+		if ok {
+			return nil
+		}
+		if !p.running() {
+			return violated("%s ended with %s before %s\n%s", p.name, p.ending(), what, p.tail())
+		}
+		if e.o.Clock.Now().After(deadline) {
+			return violated("%s did not come within %s\n%s", what, limit, p.tail())
+		}
+		if err := e.o.Clock.Sleep(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// caughtUp reports whether a table says that it holds the topic to its end.
+func (e *Env) caughtUp(ctx context.Context, table, topic string) (bool, error) {
+	h, err := e.peek(ctx, table)
+	if err != nil || !h.Exists {
+		return false, err
+	}
+	offsets, err := h.Offsets(topic)
+	if err != nil {
+		return false, err
+	}
+	b, err := e.kafka.Bounds(ctx, topic)
+	if err != nil {
+		return false, err
+	}
+	for p, pb := range b.Partitions {
+		if offsets[p] < pb.Stable {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// messages counts the records that a read_committed reader of the topic gets.
+func (e *Env) messages(ctx context.Context, topic string) (int64, error) {
+	b, err := e.kafka.Bounds(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, p := range slices.Sorted(maps.Keys(b.Partitions)) {
+		pb := b.Partitions[p]
+		err := e.kafka.Scan(ctx, topic, p, pb.LogStart, pb.Stable, func(*audit.Record) error { n++; return nil })
+		if err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// produce writes events to a topic, keyed by their id.
+func (e *Env) produce(ctx context.Context, topic string, events []event) error {
+	recs := make([]*kgo.Record, len(events))
+	for i, ev := range events {
+		recs[i] = &kgo.Record{Topic: topic, Key: []byte(ev.id), Value: ev.payload}
+	}
+	if err := e.client.ProduceSync(ctx, recs...).FirstErr(); err != nil {
+		return failure.Wrap(failure.Unreachable, err, "publish to %s", topic)
+	}
+	return nil
+}
+
+// gatherTimeline adds the commits of the tables, as their snapshots date them.
+func (e *Env) gatherTimeline(ctx context.Context, tables ...string) {
+	for _, table := range tables {
+		h, err := e.peek(ctx, table)
+		if err != nil || !h.Exists {
+			continue
+		}
+		e.mu.Lock()
+		for _, c := range h.Commits {
+			text := strings.TrimSpace(fmt.Sprintf("%s batch %s", c.Operation, c.BatchID))
+			e.timeline = append(e.timeline, Event{Seconds: c.At.Sub(e.began).Seconds(), Kind: "commit", Lane: table, Rows: c.Added, Text: text})
+		}
+		e.mu.Unlock()
+	}
+	slices.SortStableFunc(e.timeline, func(a, b Event) int {
+		switch {
+		case a.Seconds < b.Seconds:
+			return -1
+		case a.Seconds > b.Seconds:
+			return 1
+		}
+		return 0
+	})
+}

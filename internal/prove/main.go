@@ -1,0 +1,289 @@
+package prove
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// Options say what to prove, and with what.
+type Options struct {
+	// Names are scenarios, groups or patterns; none is every scenario.
+	Names []string
+	// Seed makes the events and the choices; 0 takes one from the clock. It is
+	// in every result.
+	Seed uint64
+	// Repeat does every scenario so often; 0 is 1.
+	Repeat int
+	// Resume keeps results that an earlier run in Dir came to, inconclusive
+	// ones aside.
+	Resume bool
+	// Dir is the work folder.
+	Dir string
+	// Binary is the weir that is tested.
+	Binary string
+	// Kafka is a cluster that runs already; KafkaScript starts a real one
+	// (scripts/kafka.sh). With neither it is the binary's embedded broker.
+	Kafka       []string
+	KafkaScript string
+	// Port of a broker that is started; 0 takes a free one.
+	Port int
+	// Direct publishes to Kafka straight from here instead of through weir ingest.
+	Direct bool
+	// KillAt is one of the Kill moments, KillAfter and Trigger override the
+	// reference scenario's 12 s and 2 s: for trying the guard.
+	KillAt    string
+	KillAfter time.Duration
+	Trigger   time.Duration
+	// Keep leaves the folders of proved scenarios as well.
+	Keep bool
+	// Python and Readers, where both are set, let PyIceberg and DuckDB count
+	// too: an interpreter and the folder tests/readers.
+	Python, Readers string
+	// Progress receives lines while it runs; nil none.
+	Progress io.Writer
+	// Clock defaults to the system's.
+	Clock clock.Clock
+	// Scenarios overrides the list, for tests.
+	Scenarios []Scenario
+}
+
+func (o *Options) triggerOr(d time.Duration) time.Duration {
+	if o.Trigger > 0 {
+		return o.Trigger
+	}
+	return d
+}
+
+func (o *Options) killAfterOr(d time.Duration) time.Duration {
+	if o.KillAfter > 0 {
+		return o.KillAfter
+	}
+	return d
+}
+
+func (o *Options) nonce() string { return clock.Nonce()[:8] }
+
+// List is every scenario, in the order in which they run.
+func List() []Scenario { return append([]Scenario{reference()}, crashPoints()...) }
+
+// prepare fills in defaults and checks the options.
+func (o *Options) prepare() error {
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Seed == 0 {
+		o.Seed = uint64(o.Clock.Now().UnixNano())
+	}
+	if o.Repeat < 1 {
+		o.Repeat = 1
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.Scenarios == nil {
+		o.Scenarios = List()
+	}
+	if o.KillAt == "" {
+		o.KillAt = KillMid
+	}
+	var errs []error
+	if o.Binary == "" {
+		errs = append(errs, errors.New("no binary to test"))
+	}
+	if o.Dir == "" {
+		errs = append(errs, errors.New("no work folder"))
+	}
+	if len(o.Kafka) > 0 && o.KafkaScript != "" {
+		errs = append(errs, errors.New("a running Kafka and a script to start one"))
+	}
+	switch o.KillAt {
+	case KillMid, KillBeforeFirstCommit, KillAfterLast:
+	default:
+		errs = append(errs, fmt.Errorf("kill at %q: want %s, %s or %s", o.KillAt, KillMid, KillBeforeFirstCommit, KillAfterLast))
+	}
+	if len(errs) > 0 {
+		return failure.Wrap(failure.Config, errors.Join(errs...), "prove")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return err
+	}
+	o.Dir = dir
+	return os.MkdirAll(dir, 0o755)
+}
+
+// Main runs the scenarios. The error is for what kept them from running; what
+// they came to is in the report, and Report.Err classifies it.
+func Main(ctx context.Context, o Options) (*Report, error) {
+	if err := o.prepare(); err != nil {
+		return nil, err
+	}
+	scenarios, err := Select(o.Scenarios, o.Names)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	results, err := openResults(filepath.Join(o.Dir, "results.jsonl"), o.Resume)
+	if err != nil {
+		return nil, err
+	}
+	defer results.close()
+	var b *broker
+	defer func() {
+		if b != nil {
+			b.stop()
+		}
+	}()
+	report := &Report{}
+	total := len(scenarios) * o.Repeat
+	for repeat := range o.Repeat {
+		for i := range scenarios {
+			s := &scenarios[i]
+			n := repeat*len(scenarios) + i + 1
+			if old := results.done(s.Name, repeat); old != nil {
+				fmt.Fprintf(o.Progress, "[%d/%d] %s: %s, by an earlier run\n", n, total, s.Name, old.Outcome)
+				report.Scenarios = append(report.Scenarios, old)
+				continue
+			}
+			if b == nil {
+				if b, err = startBroker(ctx, o); err != nil {
+					return report, err
+				}
+			}
+			res := runScenario(ctx, o, b, s, repeat, fmt.Sprintf("[%d/%d] %s", n, total, s.Name))
+			if ctx.Err() != nil {
+				return report, ctx.Err() // stopped: not a result
+			}
+			report.Scenarios = append(report.Scenarios, res)
+			if err := results.add(res); err != nil {
+				return report, err
+			}
+		}
+	}
+	return report, nil
+}
+
+func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat int, label string) *Result {
+	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Seed: o.Seed, Repeat: repeat, Broker: b.kind,
+		Observed: map[string]any{}, Expected: map[string]any{}, RecoverySeconds: []float64{}}
+	began := o.Clock.Now()
+	say := func(format string, args ...any) {
+		fmt.Fprintf(o.Progress, "%s  %6.1fs  %s\n", label, o.Clock.Now().Sub(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	e, err := newEnv(o, b, s, repeat, say)
+	if err != nil {
+		res.Outcome, res.Reason = Inconclusive, err.Error()
+		return res
+	}
+	res.Outcome, res.Reason, res.Checks = s.perform(ctx, e)
+	for _, c := range res.Checks {
+		res.Expected[c.Key] = c.Want
+	}
+	keep := o.Keep || res.Outcome != Proved
+	e.close(keep)
+	if keep {
+		res.Folder = e.dir
+	}
+	res.Observed, res.Kills, res.RecoverySeconds, res.Timeline = e.observed, e.kills, e.recovery, e.timeline
+	res.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds()
+	say("%s", outcomeLine(res))
+	return res
+}
+
+func outcomeLine(r *Result) string {
+	if r.Reason != "" {
+		return r.Outcome + ": " + r.Reason
+	}
+	return r.Outcome
+}
+
+// lockDir keeps two runs out of one work folder.
+func lockDir(dir string) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, failure.New(failure.Config, "another proof runs in %s", dir).WithHint("give each its own work folder")
+	}
+	return func() { f.Close() }, nil
+}
+
+// results is the file of results in the work folder, one a line, so that a run
+// that was interrupted can go on.
+type results struct {
+	f   *os.File
+	old map[string]*Result
+}
+
+func openResults(path string, resume bool) (*results, error) {
+	r := &results{old: map[string]*Result{}}
+	mode := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
+	if resume {
+		mode = os.O_CREATE | os.O_RDWR | os.O_APPEND
+	}
+	f, err := os.OpenFile(path, mode, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	r.f = f
+	if !resume {
+		return r, nil
+	}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var res Result
+		// A line that was cut by a kill of our own is done again.
+		if json.Unmarshal(lines.Bytes(), &res) == nil && res.Name != "" {
+			r.old[resultKey(res.Name, res.Repeat)] = &res
+		}
+	}
+	if err := lines.Err(); err != nil {
+		f.Close()
+		return nil, failure.Wrap(failure.Runtime, err, "read %s", path)
+	}
+	// An interrupted last line must not swallow the next result.
+	if _, err := f.WriteString("\n"); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func resultKey(name string, repeat int) string { return fmt.Sprintf("%s/%d", name, repeat) }
+
+// done is an earlier result that stands.
+func (r *results) done(name string, repeat int) *Result {
+	if old := r.old[resultKey(name, repeat)]; old != nil && old.Outcome != Inconclusive {
+		return old
+	}
+	return nil
+}
+
+func (r *results) add(res *Result) error {
+	b, err := json.Marshal(res)
+	if err != nil {
+		return err
+	}
+	_, err = r.f.Write(append(b, '\n'))
+	return err
+}
+
+func (r *results) close() { _ = r.f.Close() }

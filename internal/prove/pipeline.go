@@ -1,0 +1,134 @@
+package prove
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/weirlake/weir/internal/pipeline"
+)
+
+// The tables of every scenario's pipeline.
+const (
+	bronzeTable     = "bronze.recentchange"
+	silverTable     = "silver.edits"
+	deadLetterTable = "silver.edits_dead_letter"
+	progressTable   = "ops.stream_progress"
+)
+
+// setup is what differs between the pipeline files of scenarios.
+type setup struct {
+	Name       string
+	Dir        string
+	Brokers    []string
+	Topic      string
+	DLQ        string
+	MaxOffsets int64
+	Trigger    time.Duration
+	// Ingest, where set, makes a file of ingestion only, from this URL.
+	Ingest     string
+	IngestName string
+}
+
+// ingestFile and queriesFile are the shape that the wikimedia example ships
+// with, small batches aside. JSON's quoting of texts is YAML's as well.
+const ingestFile = `name: {{.Name}}
+catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
+warehouse: {{q (print .Dir "/warehouse")}}
+checkpointLocation: {{q (print .Dir "/checkpoints")}}
+kafka:
+  bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
+ingest:
+  - name: {{.IngestName}}
+    sse: {url: {{q .Ingest}}, overlap: 0s}
+    topic: {{q .Topic}}
+    deadLetterTopic: {{q .DLQ}}
+    key: $.meta.id
+    contract:
+      schema: builtin:wikimedia/recentchange
+      canary: {path: $.meta.domain, equals: canary}
+    delivery: at-least-once
+    position: {{q (print .Dir "/ingest/" .IngestName ".json")}}
+status: {listen: none}
+`
+
+const queriesFile = `name: {{.Name}}
+catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
+warehouse: {{q (print .Dir "/warehouse")}}
+checkpointLocation: {{q (print .Dir "/checkpoints")}}
+kafka:
+  bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
+queries:
+  - name: bronze
+    from:
+      kafka:
+        topics: [{{q .Topic}}]
+        startingOffsets: earliest
+        maxOffsetsPerTrigger: {{.MaxOffsets}}
+        failOnDataLoss: true
+    trigger: {processingTime: {{.Trigger}}}
+    to:
+      iceberg: {table: bronze.recentchange, partitionBy: ["day(timestamp)"]}
+  - name: silver
+    from:
+      table: {name: bronze.recentchange, maxOffsetsPerTrigger: {{.MaxOffsets}}}
+    trigger: {processingTime: {{.Trigger}}}
+    parse:
+      format: json
+      columns:
+        - {name: event_id, path: $.meta.id, type: string, required: true}
+        - {name: event_time, path: $.meta.dt, type: timestamptz, required: true}
+        - {name: type, path: $.type, type: string}
+        - {name: wiki, path: $.wiki, type: string}
+        - {name: title, path: $.title, type: string}
+        - {name: namespace, path: $.namespace, type: int}
+        - {name: user, path: $.user, type: string}
+        - {name: bot, path: $.bot, type: boolean}
+        - {name: minor, path: $.minor, type: boolean}
+        - {name: comment, path: $.comment, type: string}
+        - {name: length_old, path: $.length.old, type: long}
+        - {name: length_new, path: $.length.new, type: long}
+        - {name: revision_old, path: $.revision.old, type: long}
+        - {name: revision_new, path: $.revision.new, type: long}
+        - {name: kafka_partition, source: partition, type: int}
+        - {name: kafka_offset, source: offset, type: long}
+        - {name: processed_at, source: batchTime, type: timestamptz}
+    filter: "type IN ('edit','new')"
+    watermark: {column: event_time, delay: 10m, maxFutureSkew: 1h}
+    dropDuplicatesWithinWatermark: [event_id]
+    deadLetter: {table: silver.edits_dead_letter}
+    to:
+      iceberg: {table: silver.edits, partitionBy: ["day(event_time)"]}
+ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
+status: {listen: none}
+`
+
+var templates = template.Must(template.Must(template.New("queries").Funcs(template.FuncMap{"q": quote}).Parse(queriesFile)).
+	New("ingest").Parse(ingestFile))
+
+// quote writes a YAML text in single quotes; a dollar sign is doubled, so that
+// a folder's name is never taken for a variable.
+func quote(s string) string {
+	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, "'", "''"), "${", "$${") + "'"
+}
+
+// write makes the pipeline file and checks it as the binary will.
+func (s setup) write(path string) error {
+	name := "queries"
+	if s.Ingest != "" {
+		name = "ingest"
+	}
+	var b strings.Builder
+	if err := templates.ExecuteTemplate(&b, name, s); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+		return err
+	}
+	if _, faults := pipeline.Load(path, os.LookupEnv); len(faults) > 0 {
+		return fmt.Errorf("the scenario's own pipeline file is refused: %s", faults[0])
+	}
+	return nil
+}

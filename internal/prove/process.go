@@ -1,0 +1,151 @@
+package prove
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// stopMax bounds a clean stop before the process is killed.
+	stopMax = 60 * time.Second
+	// tailBytes is how much of a log is quoted when something fails.
+	tailBytes = 2000
+)
+
+// process is a child under test. Its output goes to a file.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	log    string
+	exited chan struct{}
+	err    error // of Wait, once exited is closed
+}
+
+// spawn starts the binary with args; env is added to an environment that is
+// cleared of what arms crash points.
+func spawn(binary string, args, env []string, log, name string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	fmt.Fprintf(out, "--- %s %s\n", name, strings.Join(args, " "))
+	p := &process{name: name, cmd: exec.Command(binary, args...), log: log, exited: make(chan struct{})}
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "WEIR_CRASH_") {
+			p.cmd.Env = append(p.cmd.Env, kv)
+		}
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	// A group of its own, so that a Ctrl-C in the terminal reaches the harness
+	// only, which then stops its children.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// running reports whether the process has not ended.
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill9 sends SIGKILL to a process that is alive and checks how it ended.
+func (p *process) kill9() error {
+	if !p.running() {
+		return fmt.Errorf("%s had ended before the kill (%s)\n%s", p.name, p.ending(), p.tail())
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("%s had ended before the kill: %w", p.name, err)
+	}
+	<-p.exited
+	var ee *exec.ExitError
+	if errors.As(p.err, &ee) {
+		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s did not end by SIGKILL but by %s", p.name, p.ending())
+}
+
+// ending describes how the process ended.
+func (p *process) ending() string {
+	<-p.exited
+	if p.err == nil {
+		return "exit 0"
+	}
+	return p.err.Error()
+}
+
+// wait waits for the end by itself; the exit code must be 0.
+func (p *process) wait(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		p.abandon()
+		return violated("%s was still running after %s\n%s", p.name, limit, p.tail())
+	}
+	if p.err != nil {
+		return violated("%s ended with %s\n%s", p.name, p.ending(), p.tail())
+	}
+	return nil
+}
+
+// stop asks for a clean end and waits for it.
+func (p *process) stop(ctx context.Context) error {
+	if p.running() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopMax)
+	defer cancel()
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		p.abandon()
+		return violated("%s did not stop within %s of SIGTERM\n%s", p.name, stopMax, p.tail())
+	}
+	if p.err != nil {
+		return violated("%s ended with %s after SIGTERM\n%s", p.name, p.ending(), p.tail())
+	}
+	return nil
+}
+
+// abandon ends the process without asking; it is for cleaning up.
+func (p *process) abandon() {
+	if p != nil && p.running() {
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// tail is the end of the process's log.
+func (p *process) tail() string {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return ""
+	}
+	if len(b) > tailBytes {
+		b = b[len(b)-tailBytes:]
+	}
+	return string(bytes.TrimSpace(b))
+}

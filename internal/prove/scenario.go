@@ -1,0 +1,219 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// Outcomes of a scenario.
+const (
+	Proved       = "proved"
+	Violated     = "violated"
+	Inconclusive = "inconclusive"
+)
+
+// Scenario is one claim and how it is tried.
+type Scenario struct {
+	// Name is unique; Group selects many at once.
+	Name, Group string
+	// Claim is one sentence: what holds, whatever is done here.
+	Claim string
+	// Steps are done in order. The first that fails ends the scenario.
+	Steps []Step
+	// Guard says why nothing was shown, empty where the fault landed. It is
+	// asked after the step named GuardAfter, and again at the end.
+	Guard      func(*Env) string
+	GuardAfter string
+	// Expect is what must be observed at the end, in the order of the report.
+	Expect func(*Env) []Check
+}
+
+// Step is one thing that is done.
+type Step struct {
+	Name string
+	Do   func(context.Context, *Env) error
+}
+
+// Check is one figure that must be as the scenario says.
+type Check struct {
+	Key  string `json:"key"`
+	Text string `json:"text"`
+	Want any    `json:"want"`
+}
+
+// violation is an error that refutes the claim, unlike one of the set-up.
+type violation struct{ reason string }
+
+func (v *violation) Error() string { return v.reason }
+
+func violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
+
+// Result is what became of one scenario. Its JSON is part of the public contract.
+type Result struct {
+	Name     string         `json:"name"`
+	Group    string         `json:"group"`
+	Claim    string         `json:"claim"`
+	Outcome  string         `json:"outcome"`
+	Reason   string         `json:"reason,omitempty"`
+	Observed map[string]any `json:"observed"`
+	Expected map[string]any `json:"expected"`
+	Checks   []Check        `json:"checks,omitempty"`
+	Kills    int            `json:"kills"`
+	// RecoverySeconds is, per kill, from the SIGKILL to the first new commit
+	// with rows that an independent reader could see.
+	RecoverySeconds []float64 `json:"recovery_seconds"`
+	ElapsedSeconds  float64   `json:"elapsed_seconds"`
+	Seed            uint64    `json:"seed"`
+	Repeat          int       `json:"repeat,omitempty"`
+	Broker          string    `json:"broker"`
+	// Folder keeps the evidence where the scenario was not proved.
+	Folder   string  `json:"folder,omitempty"`
+	Timeline []Event `json:"timeline,omitempty"`
+}
+
+// Event is one point of a scenario's timeline, for the report.
+type Event struct {
+	Seconds float64 `json:"seconds"`
+	Kind    string  `json:"kind"` // commit, kill, start
+	Lane    string  `json:"lane"` // a table, or the process
+	Rows    int64   `json:"rows,omitempty"`
+	Text    string  `json:"text,omitempty"`
+}
+
+// Report is what a run of scenarios came to.
+type Report struct {
+	Scenarios []*Result `json:"scenarios"`
+}
+
+// Outcome is the whole report's: a violation outranks what is inconclusive.
+func (r *Report) Outcome() string {
+	out := Proved
+	for _, s := range r.Scenarios {
+		switch s.Outcome {
+		case Violated:
+			return Violated
+		case Inconclusive:
+			out = Inconclusive
+		}
+	}
+	return out
+}
+
+// Err is the classified error of the report's outcome, nil where all is proved.
+func (r *Report) Err() error {
+	var n, bad int
+	for _, s := range r.Scenarios {
+		n++
+		if s.Outcome == r.Outcome() {
+			bad++
+		}
+	}
+	switch r.Outcome() {
+	case Violated:
+		return failure.New(failure.Mismatch, "%d of %d scenarios violated their claim", bad, n)
+	case Inconclusive:
+		return failure.New(failure.Inconclusive, "%d of %d scenarios are inconclusive", bad, n)
+	}
+	return nil
+}
+
+// judge compares what was observed with what was expected.
+func judge(checks []Check, observed map[string]any) (outcome, reason string) {
+	var wrong []string
+	for _, c := range checks {
+		if got, ok := observed[c.Key]; !ok {
+			return Inconclusive, fmt.Sprintf("%s was not observed", c.Key)
+		} else if fmt.Sprint(got) != fmt.Sprint(c.Want) {
+			wrong = append(wrong, fmt.Sprintf("%s is %v, must be %v", c.Key, got, c.Want))
+		}
+	}
+	if len(wrong) > 0 {
+		return Violated, strings.Join(wrong, "; ")
+	}
+	return Proved, ""
+}
+
+// perform runs the steps and concludes.
+func (s *Scenario) perform(ctx context.Context, e *Env) (outcome, reason string, checks []Check) {
+	for _, step := range s.Steps {
+		e.say("%s", step.Name)
+		if err := step.Do(ctx, e); err != nil {
+			var v *violation
+			if errors.As(err, &v) {
+				return Violated, fmt.Sprintf("%s: %s", step.Name, v.reason), nil
+			}
+			return Inconclusive, fmt.Sprintf("%s: %v", step.Name, err), nil
+		}
+		if s.Guard != nil && step.Name == s.GuardAfter {
+			if why := s.Guard(e); why != "" {
+				return Inconclusive, why, nil
+			}
+		}
+	}
+	if s.Guard != nil {
+		if why := s.Guard(e); why != "" {
+			return Inconclusive, why, nil
+		}
+	}
+	checks = s.Expect(e)
+	outcome, reason = judge(checks, e.observed)
+	return outcome, reason, checks
+}
+
+// Select picks scenarios by name, group, or pattern (path.Match); none is all.
+// The order is that of the list.
+func Select(all []Scenario, names []string) ([]Scenario, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	taken := map[int]bool{}
+	for _, name := range names {
+		found := false
+		for i, s := range all {
+			ok, err := path.Match(name, s.Name)
+			if err != nil {
+				return nil, failure.Wrap(failure.Config, err, "scenario %q", name)
+			}
+			if ok || s.Group == name {
+				taken[i], found = true, true
+			}
+		}
+		if !found {
+			return nil, failure.New(failure.Config, "no scenario or group %q", name).WithHint("weir prove --list")
+		}
+	}
+	var out []Scenario
+	for i, s := range all {
+		if taken[i] {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
+// Groups lists the groups in the order of the list.
+func Groups(all []Scenario) []string {
+	var out []string
+	for _, s := range all {
+		if !slices.Contains(out, s.Group) {
+			out = append(out, s.Group)
+		}
+	}
+	return out
+}
+
+// generator is the scenario's own random source: the same seed, name and
+// repetition give the same one.
+func generator(seed uint64, name string, repeat int) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s/%d", name, repeat)
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}

@@ -1,0 +1,128 @@
+package prove
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/weirlake/weir/internal/audit"
+)
+
+// verify audits both tables and keeps the figures.
+func (e *Env) verify(ctx context.Context, topic string) (*audit.Report, error) {
+	rep, err := audit.Run(ctx, audit.Config{
+		Catalog: e.catalog, Brokers: e.broker.bootstrap, ProgressTable: progressTable,
+		RequireStill: true, Clock: e.o.Clock,
+		Tables: []audit.TableConfig{
+			{Name: bronzeTable, Topic: topic},
+			{Name: silverTable, Upstream: bronzeTable, DeadLetterTable: deadLetterTable},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	bronze, silver := rep.Table(bronzeTable), rep.Table(silverTable)
+	e.observed["bronze_rows"] = bronze.Rows
+	e.observed["bronze_distinct_offsets"] = bronze.DistinctOffsets
+	e.observed["silver_rows"] = silver.Rows
+	if silver.Silver != nil {
+		e.observed["silver_distinct_event_ids"] = silver.Silver.DistinctEventIDs
+		if b := silver.Silver.Balance; b != nil {
+			e.observed["silver_rows_late"] = b.Late
+			e.observed["silver_rows_duplicate"] = b.Duplicate
+			e.observed["silver_rows_filtered"] = b.Filtered
+			e.observed["silver_rows_dead_lettered"] = b.DeadLettered
+		}
+	}
+	e.observed["audit"] = audit.Exact
+	for _, t := range rep.Tables {
+		if t.Outcome != audit.Exact && e.observed["audit"] != audit.Mismatch {
+			e.observed["audit"] = t.Outcome
+		}
+		if t.Outcome != audit.Exact {
+			e.observed["audit_"+t.Table] = t.Reasons
+		}
+	}
+	if n, err := e.messages(ctx, topic); err != nil {
+		return nil, err
+	} else {
+		e.observed["kafka_messages"] = n
+	}
+	return rep, e.foreign(ctx)
+}
+
+// silverIDs compares the ids in silver with those that must be there.
+func (e *Env) silverIDs(ctx context.Context, want map[string]bool) error {
+	seen := map[string]bool{}
+	var unexpected int64
+	err := audit.Strings(ctx, e.catalog, nil, silverTable, "event_id", func(id string) {
+		if !want[id] {
+			unexpected++
+		}
+		seen[id] = true
+	})
+	if err != nil {
+		return err
+	}
+	var missing int64
+	for id := range want {
+		if !seen[id] {
+			missing++
+		}
+	}
+	e.observed["silver_ids_missing"], e.observed["silver_ids_unexpected"] = missing, unexpected
+	return nil
+}
+
+// foreign lets PyIceberg and DuckDB count too, where they are to be had.
+func (e *Env) foreign(ctx context.Context) error {
+	if e.o.Python == "" || e.o.Readers == "" {
+		return nil
+	}
+	for _, reader := range []string{"iceberg", "duckdb"} {
+		for _, t := range []struct{ key, table string }{{"bronze", bronzeTable}, {"silver", silverTable}} {
+			var got struct {
+				Rows    int64 `json:"rows"`
+				Offsets int64 `json:"distinct_offsets"`
+				IDs     int64 `json:"distinct_event_ids"`
+			}
+			script := filepath.Join(e.o.Readers, "count_"+reader+".py")
+			cmd := exec.CommandContext(ctx, e.o.Python, script, "--catalog", e.catalog.Path, "--table", t.table)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			out, err := cmd.Output()
+			if err != nil {
+				return fmt.Errorf("%s: %w: %s", script, err, bytes.TrimSpace(errs.Bytes()))
+			}
+			if err := json.Unmarshal(out, &got); err != nil {
+				return fmt.Errorf("%s: %w", script, err)
+			}
+			e.observed[reader+"_"+t.key+"_rows"] = got.Rows
+			if t.key == "bronze" {
+				e.observed[reader+"_bronze_distinct_offsets"] = got.Offsets
+			} else {
+				e.observed[reader+"_silver_distinct_event_ids"] = got.IDs
+			}
+		}
+	}
+	return nil
+}
+
+// foreignChecks are what the two must have counted.
+func (e *Env) foreignChecks(bronze, silver int64) []Check {
+	if e.o.Python == "" || e.o.Readers == "" {
+		return nil
+	}
+	var out []Check
+	for _, r := range []struct{ key, name string }{{"iceberg", "PyIceberg"}, {"duckdb", "DuckDB"}} {
+		out = append(out,
+			Check{r.key + "_bronze_rows", r.name + ": bronze rows", bronze},
+			Check{r.key + "_bronze_distinct_offsets", r.name + ": distinct (partition, offset)", bronze},
+			Check{r.key + "_silver_rows", r.name + ": silver rows", silver},
+			Check{r.key + "_silver_distinct_event_ids", r.name + ": distinct event ids", silver})
+	}
+	return out
+}
