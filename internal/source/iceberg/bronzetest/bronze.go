@@ -81,13 +81,23 @@ func New(t testing.TB, partitions int32) *Table {
 	t.Helper()
 	b := Open(t, t.TempDir())
 	b.Create()
-	b.vector = &batch.KafkaPosition{ClusterID: Cluster}
+	at := map[int32]int64{}
 	for p := range partitions {
-		b.vector.Set(Topic, TopicID, p, batch.PartitionPosition{LastOffset: -1, LeaderEpoch: -1})
+		at[p] = 0
+	}
+	b.Begin(at)
+	return b
+}
+
+// Begin makes the first claim of the Kafka query, at the given offsets.
+func (b *Table) Begin(at map[int32]int64) {
+	b.t.Helper()
+	b.vector = &batch.KafkaPosition{ClusterID: Cluster}
+	for p, off := range at {
+		b.vector.Set(Topic, TopicID, p, batch.PartitionPosition{NextOffset: off, LastOffset: -1, LeaderEpoch: -1})
 	}
 	b.batch = -1
 	b.Commit()
-	return b
 }
 
 // Open opens a catalog in dir without making a table.

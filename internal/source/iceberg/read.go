@@ -1,0 +1,253 @@
+package iceberg
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/lake/scan"
+	"github.com/weirlake/weir/internal/source"
+)
+
+// DeclaredDeletesKey is the table property that records what was deleted on
+// purpose (legal erasure): a JSON list of DeclaredDelete. Rows that are missing
+// within what is declared are no loss.
+const DeclaredDeletesKey = "weir.declared-deletes"
+
+// DeclaredDelete is one deletion on purpose: at most Rows rows of [From, To).
+type DeclaredDelete struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	From      int64  `json:"from"`
+	To        int64  `json:"to"`
+	Rows      int64  `json:"rows"`
+}
+
+// tally is what was read of one partition.
+type tally struct {
+	rows, last int64
+}
+
+// counter counts the rows on their way to emit.
+type counter struct {
+	by         map[batch.TopicPartition]*tally
+	rows, max  int64
+	picks      []int // the emitted columns among those that are read
+	schema     *arrow.Schema
+	timestamps int // place of the timestamp, -1 where it is not read
+	emit       func(arrow.RecordBatch) error
+}
+
+// take counts a record and passes its emitted columns on.
+func (c *counter) take(rec arrow.RecordBatch) error {
+	sc := rec.Schema()
+	topics := rec.Column(sc.FieldIndices("topic")[0]).(*array.String)
+	partitions := rec.Column(sc.FieldIndices("partition")[0]).(*array.Int32).Int32Values()
+	offsets := rec.Column(sc.FieldIndices("offset")[0]).(*array.Int64).Int64Values()
+	var cur *tally
+	var tp batch.TopicPartition
+	for i, off := range offsets {
+		if cur == nil || partitions[i] != tp.Partition || topics.Value(i) != tp.Topic {
+			tp = batch.TopicPartition{Topic: topics.Value(i), Partition: partitions[i]}
+			if cur = c.by[tp]; cur == nil {
+				tp.Topic = string(append([]byte(nil), tp.Topic...)) // the record's memory goes away
+				cur = &tally{last: -1}
+				c.by[tp] = cur
+			}
+		}
+		cur.rows++
+		cur.last = off
+	}
+	c.rows += rec.NumRows()
+	for _, ts := range rec.Column(sc.FieldIndices("timestamp")[0]).(*array.Timestamp).TimestampValues() {
+		c.max = max(c.max, int64(ts))
+	}
+	if len(c.picks) == int(rec.NumCols()) {
+		return c.emit(rec)
+	}
+	defer rec.Release()
+	cols := make([]arrow.Array, len(c.picks))
+	for i, p := range c.picks {
+		cols[i] = rec.Column(p)
+	}
+	return c.emit(array.NewRecordBatch(c.schema, cols, rec.NumRows()))
+}
+
+// Read implements source.Source.
+func (s *Source) Read(ctx context.Context, start, end batch.Position, _ source.ReadEnv, emit func(arrow.RecordBatch) error) (source.ReadResult, error) {
+	ranges := start.Ranges(end)
+	if len(ranges) == 0 {
+		return source.ReadResult{End: end}, nil
+	}
+	t, _, err := s.check(ctx, end)
+	if err != nil {
+		return source.ReadResult{}, err
+	}
+	if v := s.identity(t, start); v != nil {
+		return source.ReadResult{}, violated(*v)
+	}
+	c := &counter{by: map[batch.TopicPartition]*tally{}, schema: s.schema, emit: emit}
+	columns := s.readColumns(c)
+	if err := s.rows(ctx, t, start, end, ranges, columns, c); err != nil {
+		return source.ReadResult{}, err
+	}
+	out := end.Clone()
+	if err := s.settle(t, start, out, c); err != nil {
+		return source.ReadResult{}, err
+	}
+	return source.ReadResult{End: out, Rows: c.rows, MaxTimestampMicros: c.max}, nil
+}
+
+// readColumns are the emitted columns, then those that counting needs.
+func (s *Source) readColumns(c *counter) []string {
+	var names []string
+	at := map[string]bool{}
+	for i, f := range s.schema.Fields() {
+		names = append(names, f.Name)
+		at[f.Name] = true
+		c.picks = append(c.picks, i)
+	}
+	for _, need := range []string{"topic", "partition", "offset", "timestamp"} {
+		if !at[need] {
+			names = append(names, need)
+		}
+	}
+	return names
+}
+
+// rows reads from memory where the upstream still has the batch there, else
+// from the table.
+func (s *Source) rows(ctx context.Context, t *table.Table, start, end batch.Position, ranges []batch.Range, columns []string, c *counter) error {
+	if s.cfg.Hot != nil && len(columns) == len(c.picks) {
+		served, err := s.cfg.Hot.Rows(ctx, start, end, c.take)
+		if err != nil || served {
+			return err
+		}
+	}
+	pin, err := s.pin(t, end.Table.Upstream)
+	if err != nil {
+		return err
+	}
+	_, err = scan.Range(ctx, scan.Request{Table: t, SnapshotID: pin, Since: start.Table.SnapshotID, Want: ranges, Columns: columns, Parallel: s.cfg.Parallel}, c.take)
+	if err != nil && failure.ClassOf(err) == failure.Runtime {
+		return fmt.Errorf("read table %s: %w", s.cfg.Name, err)
+	}
+	return err
+}
+
+// pin is the oldest snapshot that has everything before end, so that a backlog
+// is not read through the history of the whole table; never one from before an
+// overwrite, because rows that were deleted since must stay deleted.
+func (s *Source) pin(t *table.Table, end *batch.KafkaPosition) (int64, error) {
+	snap := t.CurrentSnapshot()
+	if snap == nil {
+		return 0, failure.New(failure.SourceChanged, "table %s has no snapshot any more", s.cfg.Name)
+	}
+	pin := snap.SnapshotID
+	for {
+		if snap.Summary == nil || snap.Summary.Operation != table.OpAppend && snap.Summary.Operation != table.OpReplace || snap.ParentSnapshotID == nil {
+			return pin, nil
+		}
+		parent := t.SnapshotByID(*snap.ParentSnapshotID)
+		if parent == nil || parent.SequenceNumber >= snap.SequenceNumber {
+			return pin, nil
+		}
+		v, err := s.seen.of(parent)
+		if err != nil {
+			return 0, err
+		}
+		if v != nil {
+			if !covers(v, end) {
+				return pin, nil
+			}
+			pin = parent.SnapshotID
+		}
+		snap = parent
+	}
+}
+
+// settle checks the rows against the upstream's counts and fills in end.
+func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) error {
+	declared, err := declaredDeletes(t)
+	if err != nil {
+		return err
+	}
+	up := end.Table.Upstream
+	var first error
+	up.Each(func(topic, id string, part int32, e batch.PartitionPosition) {
+		st, ok := start.Vector().Get(topic, part)
+		if !ok {
+			st = unread
+		}
+		if e.HandedTo != "" || e.NextOffset <= st.NextOffset {
+			return
+		}
+		got := tally{last: -1}
+		if p := c.by[batch.TopicPartition{Topic: topic, Partition: part}]; p != nil {
+			got = *p
+		}
+		r := batch.Range{Topic: topic, Partition: part, From: st.NextOffset, To: e.NextOffset}
+		if st.Rows >= 0 && e.Rows >= 0 {
+			if err := s.compare(r, e.Rows-st.Rows, got.rows, declared); err != nil && first == nil {
+				first = err
+			}
+		} else if st.Rows >= 0 && allowance(r, declared) == 0 {
+			// With deletions in the range the upstream's count of it is not
+			// known before its next commit's.
+			e.Rows = st.Rows + got.rows
+		}
+		if e.LastOffset = got.last; got.rows == 0 {
+			e.LastOffset = st.LastOffset
+		}
+		up.Set(topic, id, part, e)
+	})
+	return first
+}
+
+// compare refuses a range whose rows are not those that the upstream counted.
+func (s *Source) compare(r batch.Range, want, got int64, declared []DeclaredDelete) error {
+	where := fmt.Sprintf("%s-%d [%d, %d) in table %s", r.Topic, r.Partition, r.From, r.To, s.cfg.Name)
+	switch {
+	case want < 0:
+		return failure.New(failure.SourceChanged, "the upstream's row count went back by %d over %s", -want, where).
+			WithHint("the query that feeds the table was started over; reset this query's checkpoint")
+	case got > want:
+		return failure.New(failure.SourceChanged, "%d rows too many: %s holds %d, its query delivered %d", got-want, where, got, want).
+			WithHint("rows were added twice or by somebody else; weir audit names them")
+	case got < want:
+		if want-got > allowance(r, declared) {
+			return failure.New(failure.SourceChanged, "rows missing upstream: %s holds %d rows, its query delivered %d", where, got, want).
+				WithHint("restore the rows; if they were deleted on purpose, declare that in the table property %s", DeclaredDeletesKey)
+		}
+	}
+	return nil
+}
+
+// allowance is how many rows of the range may be missing on purpose.
+func allowance(r batch.Range, declared []DeclaredDelete) int64 {
+	var n int64
+	for _, d := range declared {
+		if d.Topic == r.Topic && d.Partition == r.Partition && d.From < r.To && d.To > r.From {
+			n += d.Rows
+		}
+	}
+	return n
+}
+
+func declaredDeletes(t *table.Table) ([]DeclaredDelete, error) {
+	raw, ok := t.Properties()[DeclaredDeletesKey]
+	if !ok {
+		return nil, nil
+	}
+	var out []DeclaredDelete
+	if err := json.Unmarshal([]byte(raw), &out); err != nil {
+		return nil, failure.Wrap(failure.Config, err, "table property %s is not a list of deletions", DeclaredDeletesKey)
+	}
+	return out, nil
+}
