@@ -128,7 +128,13 @@ func (c SQLiteCatalog) MetadataLocation(ctx context.Context, table string) (stri
 	if name == "" {
 		name = "weir"
 	}
-	db, err := sql.Open("sqlite", "file:"+c.Path+"?mode=ro&_pragma=busy_timeout(10000)")
+	// Read-only in deed as well: query_only refuses every write, whatever is
+	// asked. The file itself is opened for writing all the same, because a
+	// database in WAL mode whose last writer was killed can only be read by a
+	// connection that may recover the log's index.
+	source := url.URL{Scheme: "file", Opaque: (&url.URL{Path: c.Path}).EscapedPath(),
+		RawQuery: "mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(true)"}
+	db, err := sql.Open("sqlite", source.String())
 	if err != nil {
 		return "", failure.Wrap(failure.Unreachable, err, "catalog %s", c.Path)
 	}
