@@ -259,7 +259,7 @@ func referenceCount(ctx context.Context, e *Env) error {
 	}
 	e.observed["bronze_commits"] = commits
 	e.gatherTimeline(ctx, bronzeTable, silverTable)
-	return nil
+	return e.foreign(ctx)
 }
 
 func referenceExpect(e *Env) []Check {
