@@ -207,7 +207,7 @@ func (r *Reader) line() (line []byte, long, ok bool) {
 		case r.discarding:
 			r.lineLen += int64(have)
 			r.advance(r.w)
-		case have > r.limit+lineSlackBytes:
+		case have > max(r.limit, maxIDBytes)+lineSlackBytes:
 			r.discarding = true
 			r.head = bytes.Clone(r.buf[r.r : r.r+min(have, EvidenceBytes+lineSlackBytes)])
 			r.lineLen = int64(have)
@@ -298,6 +298,8 @@ func (r *Reader) longField(head []byte) {
 		r.counts.Comments++
 	case bytes.HasPrefix(head, []byte("id:")):
 		r.counts.BadIDs++
+	case bytes.HasPrefix(head, []byte("event:")):
+		r.typ = typeName(bytes.TrimPrefix(head[len("event:"):], []byte(" ")))
 	}
 	r.head = nil
 }
