@@ -120,6 +120,22 @@ func (b *Table) Create() {
 	}
 }
 
+// CreateUnpartitioned makes the table without a partition spec.
+func (b *Table) CreateUnpartitioned() {
+	b.t.Helper()
+	if _, err := b.Cat.EnsureTable(b.t.Context(), Ident, Schema(), *iceberg.UnpartitionedSpec, nil); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// AppendFiles appends files that exist already, without a marker.
+func (b *Table) AppendFiles(files ...iceberg.DataFile) {
+	b.t.Helper()
+	b.txn(func(_ *table.Table, txn *table.Transaction) error {
+		return txn.AddDataFiles(b.t.Context(), files, nil, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+	})
+}
+
 // Load loads the table.
 func (b *Table) Load() *table.Table {
 	b.t.Helper()
