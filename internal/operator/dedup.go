@@ -3,6 +3,7 @@ package operator
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -45,9 +46,14 @@ type dedup struct {
 	watermark int64
 	uuids     *table // keys are UUIDs
 	ids       *table // keys are hashes, ids kept
-	// counts are the keys in memory, by bucket.
-	counts map[int64]int64
-	next   int // the segment that is swept next
+	// bounds follow from the watermark.
+	bounds bounds
+	// counts are the keys in memory by bucket, but for recent, which belong
+	// to the bucket that was counted last and are not in counts yet.
+	counts               map[int64]int64
+	recent               int64
+	recentFrom, recentTo int64 // that bucket's event times
+	next                 int   // the segment that is swept next
 
 	// added and addedIDs are what the batch changed, for Delta and rollback.
 	added    []change
@@ -99,39 +105,76 @@ func (d *dedup) removable(watermark int64) int64 {
 // begin starts a batch: earlier changes are final, and expired keys are swept.
 func (d *dedup) begin(watermark int64) {
 	d.settle()
-	d.watermark = max(d.watermark, watermark)
+	d.advance(max(d.watermark, watermark))
 	d.sweep(sweepSlots)
 }
 
+// advance sets the watermark and what follows from it.
+func (d *dedup) advance(watermark int64) {
+	d.watermark = watermark
+	d.bounds.alive = watermark - d.delay
+	d.bounds.removable = d.removable(watermark)
+}
+
+// settle makes a batch's changes final.
 func (d *dedup) settle() {
-	d.added, d.addedIDs, d.arena = d.added[:0], d.addedIDs[:0], d.arena[:0]
+	d.added, d.addedIDs, d.arena = emptied(d.added), emptied(d.addedIDs), emptied(d.arena)
+}
+
+// emptied keeps the memory of a slice unless most of it is no longer used.
+func emptied[T any](s []T) []T {
+	if cap(s) > 4096 && len(s) < cap(s)/8 {
+		return nil
+	}
+	return s[:0]
 }
 
 // sweep removes expired keys, segment by segment, where there are any.
 func (d *dedup) sweep(budget int) {
-	bound := d.removable(d.watermark)
-	expired := int64(0)
-	for b, n := range d.counts {
-		if b*d.width < bound {
-			expired += n
-		}
-	}
-	removed := func(at int64) {
+	left := d.expired()
+	b := d.bounds
+	b.removed = func(at int64) {
+		left--
 		d.count(at, -1)
-		expired--
 	}
-	for i := 0; i < segments && expired > 0 && budget > 0; i++ {
-		budget -= d.uuids.sweep(d.next, bound, removed)
-		budget -= d.ids.sweep(d.next, bound, removed)
+	for i := 0; i < segments && budget > 0 && left > 0; i++ {
+		budget -= d.uuids.sweep(d.next, &b)
+		budget -= d.ids.sweep(d.next, &b)
 		d.next = (d.next + 1) % segments
 	}
 }
 
+// expired is the number of keys that are in memory for nothing.
+func (d *dedup) expired() (n int64) {
+	d.flush()
+	for b, c := range d.counts {
+		if b*d.width < d.bounds.removable {
+			n += c
+		}
+	}
+	return n
+}
+
+// count counts n keys of an event time in (or out). Neighbours mostly share a
+// bucket, so the map is only touched when the bucket changes.
 func (d *dedup) count(at, n int64) {
-	b := d.bucket(at)
-	if d.counts[b] += n; d.counts[b] == 0 {
+	if at < d.recentFrom || at >= d.recentTo {
+		d.flush()
+		d.recentFrom = d.bucket(at) * d.width
+		d.recentTo = d.recentFrom + d.width
+	}
+	d.recent += n
+}
+
+func (d *dedup) flush() {
+	if d.recent == 0 {
+		return
+	}
+	b := d.bucket(d.recentFrom)
+	if d.counts[b] += d.recent; d.counts[b] == 0 {
 		delete(d.counts, b)
 	}
+	d.recent = 0
 }
 
 // add remembers a row's key; false if it is remembered already.
@@ -141,11 +184,14 @@ func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 		t, id = d.ids, ids[k.start:k.end]
 	}
 	// An expired key that is still in memory is replaced, as if it were gone.
-	before := t.get(k.key, id)
-	if before != vacant && before >= d.watermark-d.delay {
+	before, ok := t.insert(k.key, id, at, &d.bounds)
+	if !ok {
 		return false
 	}
-	d.put(t, k.key, id, at)
+	if before != vacant {
+		d.count(before, -1)
+	}
+	d.count(at, 1)
 	c := change{slot: slot{k.key, at}, before: before}
 	if k.uuid {
 		d.added = append(d.added, c)
@@ -157,9 +203,11 @@ func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 	return true
 }
 
-// put sets a key and keeps the counts.
+// put sets a key whatever it was.
 func (d *dedup) put(t *table, k key, id []byte, at int64) {
-	before := t.put(k, id, at, d.removable(d.watermark), func(gone int64) { d.count(gone, -1) })
+	always := d.bounds
+	always.alive = math.MaxInt64
+	before, _ := t.insert(k, id, at, &always)
 	if before != vacant {
 		d.count(before, -1)
 	}
@@ -190,9 +238,10 @@ func (d *dedup) undo(t *table, c *change, id []byte) {
 
 // Keys implements Stateful.
 func (d *dedup) Keys() int64 {
-	bound, n := d.removable(d.watermark), int64(0)
+	d.flush()
+	n := int64(0)
 	for b, c := range d.counts {
-		if b*d.width >= bound {
+		if b*d.width >= d.bounds.removable {
 			n += c
 		}
 	}
@@ -206,9 +255,11 @@ func (d *dedup) Bytes() int64 {
 
 // Reset implements Stateful.
 func (d *dedup) Reset() {
-	d.watermark = marker.MinTime
+	d.advance(marker.MinTime)
+	d.bounds.removed = func(at int64) { d.count(at, -1) }
 	d.uuids, d.ids = newTable(false, d.uuids.seed), newTable(true, d.ids.seed)
 	d.counts = map[int64]int64{}
+	d.recent, d.recentFrom, d.recentTo = 0, 0, 0
 	d.next = 0
 	d.settle()
 }
@@ -286,8 +337,8 @@ func (d *dedup) restore(id []byte, at int64) {
 // FinishRebuild implements Stateful.
 func (d *dedup) FinishRebuild(w marker.Watermark) {
 	d.settle()
-	d.watermark = w.Micros
-	d.sweep(int(^uint(0) >> 1))
+	d.advance(w.Micros)
+	d.sweep(math.MaxInt)
 }
 
 // ErrStateCorrupt says that the bytes of a state are damaged, cut or of an

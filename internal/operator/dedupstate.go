@@ -11,7 +11,8 @@ import (
 // The encoding of dedup's state. Integers are little endian.
 //
 //	header: "WEIRDDUP", format (2 bytes), kind (1: 1 snapshot, 2 delta), 0 (1),
-//	        watermark (8), CRC-32C of the 20 bytes before (4)
+//	        watermark (8), UUIDs (8) and ids (8) about, CRC-32C of the 36
+//	        bytes before (4)
 //	chunk:  kind (1: 1 UUIDs, 2 ids, 0 end), rows (4), payload bytes (4),
 //	        CRC-32C of kind, rows, bytes and payload (4), payload
 //
@@ -27,7 +28,7 @@ const (
 	chunkEnd     = 0
 	chunkUUIDs   = 1
 	chunkIDs     = 2
-	headerBytes  = 24
+	headerBytes  = 40
 	frameBytes   = 13
 	// chunkRows and chunkBytes end a chunk.
 	chunkRows  = 8192
@@ -51,8 +52,8 @@ func (d *dedup) Snapshot() ([]byte, error) {
 // WriteSnapshot implements SnapshotWriter.
 func (d *dedup) WriteSnapshot(w io.Writer) error {
 	e := stateEncoder{w: w}
-	e.header(kindSnapshot, d.watermark)
-	bound := d.removable(d.watermark)
+	e.header(kindSnapshot, d.watermark, d.uuids.size(), d.ids.size())
+	bound := d.bounds.removable
 	for _, t := range []*table{d.uuids, d.ids} {
 		_ = t.each(func(k key, id []byte, at int64) error {
 			if at >= bound {
@@ -68,7 +69,7 @@ func (d *dedup) WriteSnapshot(w io.Writer) error {
 func (d *dedup) Delta() ([]byte, error) {
 	var b bytes.Buffer
 	e := stateEncoder{w: &b}
-	e.header(kindDelta, d.watermark)
+	e.header(kindDelta, d.watermark, len(d.added), len(d.addedIDs))
 	for i := range d.added {
 		e.add(false, d.added[i].key, nil, d.added[i].at)
 	}
@@ -107,11 +108,14 @@ func (e *stateEncoder) write(b []byte) {
 	}
 }
 
-func (e *stateEncoder) header(kind byte, watermark int64) {
+// header's counts may be more than what follows: expired keys are left out.
+func (e *stateEncoder) header(kind byte, watermark int64, uuids, ids int) {
 	b := append(make([]byte, 0, headerBytes), stateMagic...)
 	b = binary.LittleEndian.AppendUint16(b, stateFormat)
 	b = append(b, kind, 0)
 	b = binary.LittleEndian.AppendUint64(b, uint64(watermark))
+	b = binary.LittleEndian.AppendUint64(b, uint64(uuids))
+	b = binary.LittleEndian.AppendUint64(b, uint64(ids))
 	e.write(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)))
 }
 
@@ -179,7 +183,12 @@ func (d *dedup) apply(b []byte, kind byte) error {
 		return corrupt("kind %d where %d was expected", b[10], kind)
 	}
 	d.settle()
-	d.watermark = max(d.watermark, int64(binary.LittleEndian.Uint64(b[12:])))
+	d.advance(max(d.watermark, int64(binary.LittleEndian.Uint64(b[12:]))))
+	if kind == kindSnapshot {
+		// Bounded by what the bytes can hold: a UUID takes 16, an id at least 2.
+		d.uuids.reserve(int(min(binary.LittleEndian.Uint64(b[20:]), uint64(len(b)/16))))
+		d.ids.reserve(int(min(binary.LittleEndian.Uint64(b[28:]), uint64(len(b)/2))))
+	}
 	var total uint64
 	for b = b[headerBytes:]; ; {
 		if len(b) < frameBytes {

@@ -115,36 +115,78 @@ func (t *table) get(k key, id []byte) int64 {
 	return s.slots[i].at
 }
 
-// put sets the event time of a key. It is called with the removable keys'
-// bound: a full segment is cleared of them before it grows; removed counts
-// them out.
-func (t *table) put(k key, id []byte, at, removable int64, removed func(at int64)) (before int64) {
+// bounds are the event times that decide what a table may do.
+type bounds struct {
+	// alive: a key of this time or later is remembered.
+	alive int64
+	// removable: a key before this time may be removed.
+	removable int64
+	// removed counts a key out that was removed.
+	removed func(at int64)
+}
+
+// insert sets the event time of a key unless the key is alive; before is the
+// time that it had. A full segment is cleared of removable keys or grows.
+func (t *table) insert(k key, id []byte, at int64, b *bounds) (before int64, ok bool) {
 	s, h := t.place(k)
+	i := 0
 	if len(s.slots) > 0 {
-		if i, found := s.find(k, id, t.withIDs, h); found {
-			before = s.slots[i].at
+		var found bool
+		if i, found = s.find(k, id, t.withIDs, h); found {
+			if before = s.slots[i].at; before >= b.alive {
+				return before, false
+			}
 			s.slots[i].at = at
-			return before
+			return before, true
 		}
 	}
 	if (s.n+1)*100 > len(s.slots)*fullPercent {
-		t.makeRoom(s, removable, removed)
+		t.makeRoom(s, b)
+		i, _ = s.find(k, id, t.withIDs, h)
 	}
-	i, _ := s.find(k, id, t.withIDs, h)
 	s.slots[i] = slot{k, at}
 	if t.withIDs {
 		s.refs[i] = uint32(len(s.ids))
 		s.ids = append(binary.AppendUvarint(s.ids, uint64(len(id))), id...)
 	}
 	s.n++
-	return vacant
+	return vacant, true
+}
+
+// reserve makes room for about n keys, so that loading a snapshot does not
+// grow: it comes in the order of slots, which would pile up in a small segment.
+func (t *table) reserve(n int) {
+	per := n / segments
+	size := max(firstSlots, (per+per/32)*100/fullPercent+1)
+	for i := range t.segments {
+		s := &t.segments[i]
+		if s.n > 0 || n == 0 {
+			continue
+		}
+		s.slots = make([]slot, size)
+		for j := range s.slots {
+			s.slots[j].at = vacant
+		}
+		if t.withIDs {
+			s.refs = make([]uint32, size)
+		}
+	}
+}
+
+// size is the number of keys in memory.
+func (t *table) size() int {
+	n := 0
+	for i := range t.segments {
+		n += t.segments[i].n
+	}
+	return n
 }
 
 // makeRoom clears a full segment of what may go, or lets it grow.
-func (t *table) makeRoom(s *segment, removable int64, removed func(int64)) {
+func (t *table) makeRoom(s *segment, b *bounds) {
 	gone := 0
 	for i := range s.slots {
-		if at := s.slots[i].at; at != vacant && at < removable {
+		if at := s.slots[i].at; at != vacant && at < b.removable {
 			gone++
 		}
 	}
@@ -152,11 +194,11 @@ func (t *table) makeRoom(s *segment, removable int64, removed func(int64)) {
 	if gone*100 <= size*worthPercent {
 		size = max(firstSlots, size+size*growPercent/100+1)
 	}
-	t.rebuild(s, size, removable, removed)
+	t.rebuild(s, size, b)
 }
 
 // rebuild moves what may stay into size slots.
-func (t *table) rebuild(s *segment, size int, removable int64, removed func(int64)) {
+func (t *table) rebuild(s *segment, size int, b *bounds) {
 	old, oldRefs, oldIDs := s.slots, s.refs, s.ids
 	if size == len(old) {
 		// Same size: the scratch takes the old slots, nothing is allocated.
@@ -183,8 +225,8 @@ func (t *table) rebuild(s *segment, size int, removable int64, removed func(int6
 		if c.at == vacant {
 			continue
 		}
-		if c.at < removable {
-			removed(c.at)
+		if c.at < b.removable {
+			b.removed(c.at)
 			continue
 		}
 		_, h := t.place(c.key)
@@ -196,10 +238,10 @@ func (t *table) rebuild(s *segment, size int, removable int64, removed func(int6
 		}
 		s.slots[to] = c
 		if t.withIDs {
-			b := oldIDs[oldRefs[i]:]
-			n, size := binary.Uvarint(b)
+			id := oldIDs[oldRefs[i]:]
+			n, size := binary.Uvarint(id)
 			s.refs[to] = uint32(len(s.ids))
-			s.ids = append(s.ids, b[:size+int(n)]...)
+			s.ids = append(s.ids, id[:size+int(n)]...)
 		}
 		s.n++
 	}
@@ -240,11 +282,11 @@ func (t *table) remove(k key, id []byte) {
 
 // sweep clears segment i of what may go and shrinks one that is mostly empty.
 // It gives the number of slots that it looked at.
-func (t *table) sweep(i int, removable int64, removed func(int64)) int {
+func (t *table) sweep(i int, b *bounds) int {
 	s := &t.segments[i]
 	gone := 0
 	for j := range s.slots {
-		if at := s.slots[j].at; at != vacant && at < removable {
+		if at := s.slots[j].at; at != vacant && at < b.removable {
 			gone++
 		}
 	}
@@ -262,13 +304,13 @@ func (t *table) sweep(i int, removable int64, removed func(int64)) int {
 	if size == 0 {
 		for j := range s.slots {
 			if at := s.slots[j].at; at != vacant {
-				removed(at)
+				b.removed(at)
 			}
 		}
 		*s = segment{}
 		return looked
 	}
-	t.rebuild(s, size, removable, removed)
+	t.rebuild(s, size, b)
 	return looked
 }
 
