@@ -69,20 +69,22 @@ func newFixture(t *testing.T, partitions int32) *fixture {
 	return &fixture{t: t, dir: dir, brokers: cluster.ListenAddrs(), cat: cat, client: cl}
 }
 
-// publish writes n records to a partition.
-func (f *fixture) publish(partition int32, n int) {
+// publish writes n records to a partition and returns their offsets.
+func (f *fixture) publish(partition int32, n int) (offsets []int64) {
 	f.t.Helper()
 	for i := range n {
 		r := &kgo.Record{Topic: topic, Partition: partition, Value: fmt.Appendf(nil, "%d", i)}
 		if err := f.client.ProduceSync(context.Background(), r).FirstErr(); err != nil {
 			f.t.Fatal(err)
 		}
+		offsets = append(offsets, r.Offset)
 	}
+	return offsets
 }
 
 // transaction writes n records and commits or aborts them: a marker that is no
 // record follows either way.
-func (f *fixture) transaction(partition int32, n int, commit bool) {
+func (f *fixture) transaction(partition int32, n int, commit bool) (offsets []int64) {
 	f.t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(f.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.TransactionalID("tx"))
@@ -94,13 +96,16 @@ func (f *fixture) transaction(partition int32, n int, commit bool) {
 		f.t.Fatal(err)
 	}
 	for range n {
-		if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: topic, Partition: partition, Value: []byte("x")}).FirstErr(); err != nil {
+		r := &kgo.Record{Topic: topic, Partition: partition, Value: []byte("x")}
+		if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
 			f.t.Fatal(err)
 		}
+		offsets = append(offsets, r.Offset)
 	}
 	if err := cl.EndTransaction(context.Background(), kgo.TransactionEndTry(commit)); err != nil {
 		f.t.Fatal(err)
 	}
+	return offsets
 }
 
 func (f *fixture) trim(partition int32, offset int64) {
