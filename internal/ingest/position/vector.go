@@ -242,7 +242,7 @@ func (p *Parser) Parse(id []byte) ([]Part, bool) {
 		return p.parts, p.ok
 	}
 	p.raw = append(p.raw[:0], id...)
-	if parts, ok := p.fast(id); ok {
+	if parts, ok := p.fast(); ok {
 		p.parts, p.ok = parts, true
 	} else {
 		p.parts, p.ok = parse(id)
@@ -269,9 +269,8 @@ func parse(id []byte) ([]Part, bool) {
 
 // fast reads the spelling that EventStreams uses:
 // [{"topic":"…","partition":0,"timestamp":1},…]
-func (p *Parser) fast(id []byte) ([]Part, bool) {
-	rest := string(p.raw) // one copy; the topics are interned
-	_ = id
+func (p *Parser) fast() ([]Part, bool) {
+	rest := string(p.raw)
 	var ok bool
 	if rest, ok = strings.CutPrefix(rest, "["); !ok {
 		return nil, false
@@ -337,8 +336,9 @@ func number(s, prefix string) (int64, string, bool) {
 	for end < len(rest) && (rest[end] == '-' && end == 0 || rest[end] >= '0' && rest[end] <= '9') {
 		end++
 	}
+	digits := strings.TrimPrefix(rest[:end], "-")
 	n, err := strconv.ParseInt(rest[:end], 10, 64)
-	if err != nil {
+	if err != nil || (len(digits) > 1 && digits[0] == '0') {
 		return 0, s, false
 	}
 	return n, rest[end:], true
