@@ -41,10 +41,11 @@ type Expired struct {
 }
 
 // Due reports whether the table has enough snapshots for an expiry to be worth
-// its commit: half of Keep beyond what stays.
+// its commit: a quarter of Keep beyond what stays.
 func (r Retention) Due(t *table.Table) bool {
 	r = r.withDefaults()
-	return len(t.Metadata().Snapshots()) > r.Keep+r.Keep/2 && len(r.victims(t)) >= max(1, r.Keep/2)
+	extra := max(1, r.Keep/4)
+	return len(t.Metadata().Snapshots()) >= r.Keep+extra && len(r.victims(t)) >= extra
 }
 
 // Expire takes snapshots out of the metadata in one commit that asserts the

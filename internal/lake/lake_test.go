@@ -317,6 +317,35 @@ func TestExpiryKeepsTheNewestAndTheMarkersAndTheProperty(t *testing.T) {
 	}
 }
 
+func TestWhatIsKeptParsedIsWhatStandsInTheFile(t *testing.T) {
+	dir := t.TempDir()
+	c, other := openTest(t, dir), openTest(t, dir)
+	cur := ensure(t, c, "a.b")
+	for i := range 5 {
+		bump(t, c, cur, i)
+		kept, err := c.LoadTable(context.Background(), cur.Identifier())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := table.NewFromLocation(context.Background(), cur.Identifier(), kept.MetadataLocation(), kept.FS, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !read.Metadata().Equals(kept.Metadata()) {
+			t.Fatalf("commit %d: the kept metadata differs from the file", i)
+		}
+		// The other process's commit is seen at once.
+		theirs, err := other.LoadTable(context.Background(), cur.Identifier())
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs = bump(t, other, theirs, 100+i)
+		if cur, err = c.LoadTable(context.Background(), cur.Identifier()); err != nil || HeadOf(cur) != HeadOf(theirs) {
+			t.Fatalf("head %v, the other process committed %v, %v", HeadOf(cur), HeadOf(theirs), err)
+		}
+	}
+}
+
 func TestMetadataFilesStayFew(t *testing.T) {
 	c := openTest(t, t.TempDir())
 	cur := ensure(t, c, "a.b")

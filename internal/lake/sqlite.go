@@ -77,6 +77,7 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 		inner:   inner,
 		pointer: &sqlitePointer{db: db, name: cfg.Name},
 		props:   props,
+		parsed:  &parsed{byTable: map[string]parsedMetadata{}},
 		closers: []io.Closer{inner, db},
 	}, nil
 }
