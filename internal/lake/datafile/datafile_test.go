@@ -301,17 +301,18 @@ func TestWriteReportsAnEarlierFailure(t *testing.T) {
 
 func TestRowGroupsEncodedApartMakeOneSoundFile(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
+	block := make([]byte, 512<<10)
+	for i := range block {
+		block[i] = byte('a' + r.IntN(4))
+	}
 	var recs []arrow.RecordBatch
 	var want []string
 	off := int64(0)
 	for range 9 { // 9 × 8 MiB: several row groups, each with several pages
 		var rows []row
 		for range 64 {
-			v := make([]byte, 128<<10)
-			for i := range v {
-				v[i] = byte('a' + r.IntN(4))
-			}
-			rows = append(rows, row{offset: off, micros: off, value: v})
+			at := r.IntN(384 << 10)
+			rows = append(rows, row{offset: off, micros: off, value: block[at : at+128<<10]})
 			off++
 		}
 		rec := record(rows...)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +43,14 @@ func TestOtherEnginesReadOurFilesAndWeReadTheirs(t *testing.T) {
 	py := python(t)
 	b := bronzetest.New(t, 2)
 	all, _ := fill(b, 4)
+	// One file of several row groups, each of several pages.
+	big := bronzetest.Rows(0, 1000, 400, day0+9)
+	for i := range big {
+		big[i].Micros = (day0 + 9) * 86_400_000_000
+		big[i].Value = strings.Repeat(fmt.Sprint(i%7, "abcdefgh"), 3000)
+	}
+	b.Commit(big...)
+	all = append(all, big...)
 	warehouse := "file://" + filepath.Join(b.Dir, "warehouse")
 	out := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), py, "testdata/engines.py", filepath.Join(b.Dir, "catalog.db"), warehouse, out)
@@ -60,17 +69,22 @@ func TestOtherEnginesReadOurFilesAndWeReadTheirs(t *testing.T) {
 		Headers                                      []int64  `json:"headers"`
 		Times                                        []string `json:"times"`
 		ColumnIndex                                  bool     `json:"column_index"`
+		RowGroups                                    int      `json:"row_groups"`
+		Files, Point                                 int
 	}
 	if err := json.Unmarshal(bytes.TrimSpace(raw), &got); err != nil {
 		t.Fatalf("%v\n%s", err, raw)
 	}
-	t.Logf("%s", bytes.TrimSpace(raw))
 	n := len(all)
 	if got.PyIceberg != n || got.Distinct != n || got.PyArrow != n || got.DuckDB != n || got.DuckDBDistinct != n || got.Pruned != 10 {
 		t.Errorf("%d rows were written", n)
 	}
 	if got.ValueBytes[0] != got.ValueBytes[1] || got.Headers[0] != got.Headers[1] || got.Headers[0] == 0 || !got.ColumnIndex {
 		t.Error("the readers differ")
+	}
+
+	if got.RowGroups <= got.Files || got.Point != 1 {
+		t.Errorf("%d row groups in %d files; a look-up of one offset found %d", got.RowGroups, got.Files, got.Point)
 	}
 
 	want := ranges(3, 70, 10, 90)
@@ -90,7 +104,7 @@ func TestOtherEnginesReadOurFilesAndWeReadTheirs(t *testing.T) {
 	}
 	for _, name := range []string{"odd.parquet", "duck.parquet"} {
 		rows := readForeign(t, filepath.Join(out, name))
-		exp := expect(all, ranges(0, 1000, 0, 1000))
+		exp := expect(all, ranges(0, 2000, 0, 2000))
 		if !slices.Equal(rows, exp) {
 			t.Errorf("%s: %d rows, want %d; first:\n%v\n%v", name, len(rows), len(exp), rows[:min(1, len(rows))], exp[:1])
 		}
@@ -114,7 +128,7 @@ func readForeign(t *testing.T, path string) []string {
 	sink.AppendFiles(df.Build())
 	loaded := sink.Load()
 	var out []string
-	_, err = scan.Range(t.Context(), scan.Request{Table: loaded, SnapshotID: loaded.CurrentSnapshot().SnapshotID, Want: ranges(0, 1000, 0, 1000)}, func(rec arrow.RecordBatch) error {
+	_, err = scan.Range(t.Context(), scan.Request{Table: loaded, SnapshotID: loaded.CurrentSnapshot().SnapshotID, Want: ranges(0, 2000, 0, 2000)}, func(rec arrow.RecordBatch) error {
 		defer rec.Release()
 		out = append(out, bronzetest.Lines(rec)...)
 		return nil

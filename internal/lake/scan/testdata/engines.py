@@ -22,6 +22,7 @@ local = pa.concat_tables([pq.read_table(f, partitioning=None) for f in files])
 d = duckdb.connect()
 d.execute("set timezone = 'UTC'")
 duck = d.execute("select count(*), count(distinct (\"partition\", \"offset\")), sum(octet_length(value)), min(\"timestamp\"), max(\"timestamp\"), sum(len(headers)) from read_parquet(?)", [files]).fetchone()
+point = d.execute("select count(*) from read_parquet(?) where \"offset\" = 1399", [files]).fetchone()
 groups = [pq.ParquetFile(f).metadata for f in files]
 col = {c.path_in_schema: sorted(c.encodings) for c in (groups[0].row_group(0).column(i) for i in range(groups[0].num_columns))}
 print(json.dumps({
@@ -30,7 +31,7 @@ print(json.dumps({
     "value_bytes": [pc.sum(pc.binary_length(local["value"])).as_py(), int(duck[2])],
     "headers": [pc.sum(pc.list_value_length(local["headers"])).as_py(), int(duck[5])],
     "times": [str(pc.min(local["timestamp"]).as_py()), str(duck[3])],
-    "null_headers": [a["headers"].null_count, local["headers"].null_count], "row_groups": sum(g.num_row_groups for g in groups), "encodings": col,
+    "files": len(files), "point": point[0], "row_groups": sum(g.num_row_groups for g in groups), "encodings": col,
     "column_index": all(g.row_group(r).column(2).has_column_index and g.row_group(r).column(i).has_offset_index
                         for g in groups for r in range(g.num_row_groups) for i in range(g.num_columns)),
 }, default=str))
