@@ -184,6 +184,34 @@ func TestACheckpointThatLostOnlyItsMetadataKeepsItsPlan(t *testing.T) {
 	}
 }
 
+func TestAPlanThatNoSinkHasIsStillRunAfterTheMetadataWasLost(t *testing.T) {
+	f := planned(7)
+	f.Metadata = nil
+	d := decideWith(f, mainSink(markerOf(7)), sideSink(markerOf(7)))
+	wantOutcome(t, d, OutcomeAdopt)
+	if d.Plan == nil || PlanHash(*d.Plan) != f.PlanHash || len(d.Supersede) != 0 {
+		t.Fatalf("%+v", d)
+	}
+	// One that does not start where the marker stands is put aside.
+	f.Plan.Start = pos(80, 79)
+	f.PlanHash = PlanHash(*f.Plan)
+	f.Commit = nil
+	wantOutcome(t, decideWith(f, mainSink(markerOf(7))), OutcomeCorrupt)
+}
+
+func TestACommitThatAnotherRunReplacedIsPutAside(t *testing.T) {
+	for _, f := range []Facts{after(7), planned(7)} {
+		d := decideWith(f, mainSink(otherPlan(7)), sideSink(otherPlan(7)))
+		wantOutcome(t, d, OutcomeAdopt)
+		if d.Supersede[0] != 7 || d.Plan != nil || d.NextBatchID != 8 || !samePlace(d.Marker.Position, otherPlan(7).Position) {
+			t.Fatalf("%+v", d)
+		}
+		if f.Plan.BatchID == 8 && !slices.Contains(d.Supersede, 8) {
+			t.Fatal("a plan that starts where the replaced commit ended must go too")
+		}
+	}
+}
+
 func TestACopyFiveBatchesOldIsAdoptedInsteadOfRunningThemAgain(t *testing.T) {
 	for _, f := range []Facts{after(2), planned(2)} {
 		d := decideWith(f, mainSink(markerOf(7)), sideSink(markerOf(7)))
@@ -288,6 +316,13 @@ func TestATableRolledBackIsNotFilledTwice(t *testing.T) {
 		if d.Outcome != OutcomeSinkRewound || !failure.Is(d.Err(), failure.Checkpoint) || d.Sink == "" {
 			t.Errorf("%s: %s (%s), sink %q", name, d.Outcome, d.Reason, d.Sink)
 		}
+	}
+	// Side sinks commit first: the one that is behind is the one that lost.
+	if d := decideWith(after(7), mainSink(markerOf(7)), sideSink(markerOf(6))); d.Sink != "lake.dead" {
+		t.Errorf("blamed %s", d.Sink)
+	}
+	if d := decideWith(after(7), mainSink(markerOf(7)), sideSink(markerOf(9))); d.Sink != "lake.bronze" {
+		t.Errorf("blamed %s", d.Sink)
 	}
 	rolled := mainSink(markerOf(7))
 	rolled.Rewound = "head sequence 3 is below the marker's 9"

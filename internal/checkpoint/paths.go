@@ -2,7 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
-	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -48,7 +48,7 @@ func StateKey(operator string, version int64, attempt, kind string) string {
 }
 
 // LockPath is the lock file of a checkpoint in a local directory.
-func LockPath(dir string) string { return path.Join(dir, lockName) }
+func LockPath(dir string) string { return filepath.Join(dir, lockName) }
 
 // batchOf is the batch id in a log file's key; ok is false for files that no
 // version of ours writes under that prefix (an editor's backup, .DS_Store).
