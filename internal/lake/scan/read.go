@@ -193,7 +193,7 @@ func (r *reader) readGroup(ctx context.Context, f *parquetFile, group int) (_ []
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", f.path, err)
 	}
-	fr, err := pqarrow.NewFileReader(rd, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
+	fr, err := pqarrow.NewFileReader(rd, pqarrow.ArrowReadProperties{PreAllocBinaryData: true}, memory.DefaultAllocator)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", f.path, err)
 	}
