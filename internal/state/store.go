@@ -1,0 +1,232 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/operator"
+)
+
+// Store keeps the state of one checkpoint. It belongs to one goroutine.
+type Store struct {
+	objects objstore.Store
+	codec   *codec
+	// sound are the files that this process saved, or loaded with their whole
+	// chain: only these may be a delta's parent.
+	sound map[string]*header
+	// headers are those of other files that Purge has read.
+	headers map[string]*header
+}
+
+// NewStore makes a store over a checkpoint location.
+func NewStore(objects objstore.Store) *Store {
+	return &Store{objects: objects, sound: map[string]*header{}, headers: map[string]*header{}}
+}
+
+func (s *Store) prepare() error {
+	if s.codec != nil {
+		return nil
+	}
+	c, err := newCodec()
+	s.codec = c
+	return err
+}
+
+// Save makes the state after batch version durable: a delta on parent (the
+// version that the batch began from), or a snapshot where there is no parent,
+// where the parent is not known to be sound, or where the chain has become
+// long. The operator's batch must be finished, and must have begun from parent.
+// Saving the same bytes under the same attempt again is no error.
+func (s *Store) Save(ctx context.Context, queryID string, op operator.Stateful, version int64, attempt string, parent *marker.StateFile) (marker.StateFile, error) {
+	if err := s.prepare(); err != nil {
+		return marker.StateFile{}, err
+	}
+	h := header{QueryID: queryID, Operator: op.Name(), Version: version, Attempt: attempt, Kind: kindSnapshot, Keys: op.Keys()}
+	var payload []byte
+	if parent != nil {
+		h.Parent, h.ParentSHA256 = parent.Path, parent.SHA256
+		if base := s.sound[parent.Path]; base != nil {
+			if base.Version >= version {
+				return marker.StateFile{}, failure.New(failure.Runtime, "state of %s: version %d cannot follow version %d", op.Name(), version, base.Version)
+			}
+			delta, err := s.delta(op, &h, base)
+			if err != nil {
+				return marker.StateFile{}, err
+			}
+			payload = delta
+		}
+	}
+	if payload == nil {
+		var err error
+		if payload, err = s.snapshot(op, &h); err != nil {
+			return marker.StateFile{}, err
+		}
+	}
+	return s.write(ctx, &h, payload)
+}
+
+// delta packs what the batch changed and fills the header in; nil where a
+// snapshot is due instead.
+func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
+	if base.Deltas >= DeltasMax {
+		return nil, nil
+	}
+	raw, err := op.Delta()
+	if err != nil {
+		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
+	}
+	payload := s.codec.enc.EncodeAll(raw, nil)
+	sum := base.DeltaBytes + int64(len(payload))
+	long := base.Deltas >= SnapshotEvery && sum*snapshotShare >= base.SnapshotBytes
+	if long || sum > max(base.SnapshotBytes, smallChainBytes) {
+		return nil, nil
+	}
+	h.Kind, h.Deltas, h.DeltaBytes, h.SnapshotBytes = kindDelta, base.Deltas+1, sum, base.SnapshotBytes
+	h.RawBytes = int64(len(raw))
+	return payload, nil
+}
+
+// snapshot packs the whole state, without holding it unpacked where the
+// operator can stream it.
+func (s *Store) snapshot(op operator.Stateful, h *header) ([]byte, error) {
+	h.Kind, h.Deltas, h.DeltaBytes = kindSnapshot, 0, 0
+	var out bytes.Buffer
+	s.codec.enc.Reset(&out)
+	counted := &counter{w: s.codec.enc}
+	var err error
+	if streamed, ok := op.(operator.SnapshotWriter); ok {
+		err = streamed.WriteSnapshot(counted)
+	} else {
+		var raw []byte
+		if raw, err = op.Snapshot(); err == nil {
+			_, err = counted.Write(raw)
+		}
+	}
+	if err == nil {
+		err = s.codec.enc.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("snapshot of %s: %w", op.Name(), err)
+	}
+	h.RawBytes, h.SnapshotBytes = counted.n, int64(out.Len())
+	return out.Bytes(), nil
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.StateFile, error) {
+	data, err := h.encode(payload)
+	if err != nil {
+		return marker.StateFile{}, err
+	}
+	path := key(h.Operator, h.Version, h.Attempt, h.Kind)
+	created, existing, err := s.objects.CreateOnce(ctx, path, data)
+	if err != nil {
+		return marker.StateFile{}, fmt.Errorf("write state %s: %w", path, err)
+	}
+	if !created && !bytes.Equal(existing, data) {
+		return marker.StateFile{}, failure.New(failure.Runtime, "state %s is there with other contents: an attempt was numbered twice", path)
+	}
+	if len(s.sound) >= rememberedFiles {
+		clear(s.sound) // costs a snapshot; Purge keeps the number far below
+	}
+	s.sound[path] = h
+	return marker.StateFile{Operator: h.Operator, Path: path, SHA256: marker.Hash(data), Keys: h.Keys, Bytes: int64(len(data))}, nil
+}
+
+// Load makes the operator's state that of tip: back to the chain's snapshot,
+// every file checked, then forward. On an error the operator is empty.
+func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, tip marker.StateFile) error {
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	op.Reset()
+	chain, err := s.chain(ctx, queryID, op.Name(), reference{tip.Path, tip.SHA256})
+	if err != nil {
+		return err
+	}
+	for i := len(chain) - 1; i >= 0; i-- {
+		l := chain[i]
+		raw, err := s.codec.unpack(l.path, l.header, l.payload)
+		if err == nil {
+			if l.header.Kind == kindSnapshot {
+				err = op.LoadSnapshot(raw)
+			} else {
+				err = op.ApplyDelta(raw)
+			}
+			if errors.Is(err, operator.ErrStateCorrupt) {
+				err = damaged(l.path, "%v", err)
+			}
+		}
+		if err != nil {
+			op.Reset()
+			return err
+		}
+		l.payload = nil
+	}
+	for _, l := range chain {
+		s.sound[l.path] = l.header
+	}
+	return nil
+}
+
+// link is one file of a chain.
+type link struct {
+	path    string
+	header  *header
+	payload []byte
+}
+
+// chain reads from a tip back to its snapshot.
+func (s *Store) chain(ctx context.Context, queryID, op string, f reference) ([]*link, error) {
+	var chain []*link
+	for {
+		h, payload, err := s.read(ctx, queryID, op, f)
+		if err != nil {
+			return nil, err
+		}
+		if n := len(chain); n > 0 {
+			child := chain[n-1].header
+			if h.Version >= child.Version || h.Deltas != child.Deltas-1 {
+				return nil, damaged(f.path, "version %d with %d deltas is no parent of version %d with %d", h.Version, h.Deltas, child.Version, child.Deltas)
+			}
+		}
+		chain = append(chain, &link{f.path, h, payload})
+		if h.Kind == kindSnapshot {
+			if h.Deltas != 0 {
+				return nil, damaged(f.path, "a snapshot with %d deltas", h.Deltas)
+			}
+			return chain, nil
+		}
+		if h.Parent == "" || h.Deltas < 1 || h.Deltas > DeltasMax {
+			return nil, damaged(f.path, "a delta without a parent, or with %d before it", h.Deltas)
+		}
+		f = reference{h.Parent, h.ParentSHA256}
+	}
+}
+
+func (s *Store) read(ctx context.Context, queryID, op string, f reference) (*header, []byte, error) {
+	data, err := s.objects.Get(ctx, f.path)
+	if errors.Is(err, objstore.ErrNotExist) {
+		return nil, nil, failure.Wrap(failure.Checkpoint, ErrMissing, "%s in %s", f.path, s.objects.Location())
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read state %s: %w", f.path, err)
+	}
+	return decode(f, queryID, op, data)
+}
