@@ -61,7 +61,7 @@ func (l *Log) adoptPlan(ctx context.Context, m *marker.Marker) error {
 	if err != nil {
 		return err
 	}
-	if there.QueryID != m.QueryID || (PlanHash(*there) != m.PlanHash && !samePlace(there.End, m.Position)) {
+	if there.QueryID != m.QueryID || (PlanHash(*there) != m.PlanHash && !samePlace(there.End, m.Position) && !skipped(there.End, m)) {
 		return l.contradiction("%s ends at %s, the marker of batch %d at %s", key, there.End, m.BatchID, m.Position)
 	}
 	return nil

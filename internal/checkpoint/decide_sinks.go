@@ -174,6 +174,10 @@ func (v *view) besides(ref *marker.Marker) ([]*SinkFacts, Decision, bool) {
 		case m == nil:
 			v.joins[s.Name] = true // added later; a recorded one was caught by rewound
 		case m.BatchID == ref.BatchID:
+			if m.PlanHash == ref.PlanHash && (skipped(m.Position, ref) || skipped(ref.Position, m)) {
+				v.joins[s.Name] = true // killed between two claims that skip expired records
+				continue
+			}
 			if !samePlace(m.Position, ref.Position) {
 				return nil, v.stop(OutcomeCorrupt, s.Name, hintRewind, "sinks %s and %s are both at batch %d, at different positions: %s and %s",
 					v.main.Name, s.Name, m.BatchID, ref.Position, m.Position), true
@@ -228,8 +232,9 @@ func (v *view) wentBack(ref *marker.Marker, known int64) Decision {
 	return v.stop(OutcomeSinkRewound, v.main.Name, hintRewind, "sink %s is at batch %d, the checkpoint knows that batch %d was committed: the table was rolled back or restored from a copy", v.main.Name, ref.BatchID, known)
 }
 
-func sameCommit(a, b *marker.Marker) bool {
-	return a.PlanHash == b.PlanHash && samePlace(a.Position, b.Position)
+// sameCommit: the marker now is the one of the commit, or of a claim on it.
+func sameCommit(commit, now *marker.Marker) bool {
+	return commit.PlanHash == now.PlanHash && (samePlace(commit.Position, now.Position) || skipped(commit.Position, now))
 }
 
 // landed: the marker is at the batch whose plan has no commit.
@@ -249,6 +254,9 @@ func (v *view) landed(ref *marker.Marker, ahead []*SinkFacts) Decision {
 // rerun: the marker is at the batch before the plan.
 func (v *view) rerun(ref *marker.Marker, ahead []*SinkFacts) Decision {
 	p := v.pending
+	if v.src.Forgiven || skipped(p.Start, ref) {
+		return v.putAside(ref, ahead)
+	}
 	if !startsAt(p.Start, ref.Position) {
 		return v.stop(OutcomeCorrupt, v.main.Name, hintMoveAway, "the plan of batch %d starts at %s, sink %s is at %s after batch %d", p.BatchID, p.Start, v.main.Name, ref.Position, ref.BatchID)
 	}
@@ -260,6 +268,24 @@ func (v *view) rerun(ref *marker.Marker, ahead []*SinkFacts) Decision {
 	d := Decision{Outcome: OutcomeRerun, BatchID: p.BatchID, NextBatchID: p.BatchID + 1, Plan: p, Marker: ref, SinksDone: names(ahead),
 		Reason: fmt.Sprintf("batch %d was planned and is not in sink %s", p.BatchID, v.main.Name)}
 	return v.checkTransform(d, ahead, p.Transform)
+}
+
+// putAside: the records of the planned batch have expired, and the query may go
+// on without them. A plan that no sink holds is put aside and planned anew; one
+// that a side sink holds can only be finished from what is staged.
+func (v *view) putAside(ref *marker.Marker, ahead []*SinkFacts) Decision {
+	p, st := v.pending, v.f.Staged
+	if len(ahead) > 0 {
+		if st == nil || st.BatchID != p.BatchID || st.QueryID != p.QueryID || !v.holds(ahead[0].Marker) || !startsAt(p.Start, ref.Position) {
+			return v.stop(OutcomeSourceChanged, ahead[0].Name, "bring the records back; or start over with: weir checkpoint reset",
+				"records of batch %d have expired; side sink %s holds it, main sink %s does not, and staged/%d, which could finish it, is not there", p.BatchID, ahead[0].Name, v.main.Name, p.BatchID)
+		}
+		return Decision{Outcome: OutcomeRerun, BatchID: p.BatchID, NextBatchID: p.BatchID + 1, Plan: p, Marker: ref, SinksDone: names(ahead), UseStaged: true,
+			Reason: fmt.Sprintf("batch %d was planned and is not in sink %s; its records have expired, its staged files are there", p.BatchID, v.main.Name)}
+	}
+	reason := fmt.Sprintf("records of the planned batch %d have expired; the plan is put aside and the query goes on at the log start", p.BatchID)
+	return Decision{Outcome: OutcomeAdopt, BatchID: ref.BatchID, NextBatchID: ref.BatchID + 1, Marker: ref, Supersede: []int64{p.BatchID}, Reason: reason,
+		Hint: "failOnDataLoss is false: the lost range is named by the source", Alert: fmt.Sprintf("query %s: %s", v.self.QueryName, reason)}
 }
 
 // holds reports whether a side marker at the pending plan's batch is a commit

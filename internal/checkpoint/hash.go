@@ -120,3 +120,22 @@ func startsAt(start, pos batch.Position) bool {
 	})
 	return ok
 }
+
+// skipped reports whether claim m moved the query's place forward from "from"
+// past records that had expired: same identities, no partition earlier.
+func skipped(from batch.Position, m *marker.Marker) bool {
+	fv, mv := from.Vector(), m.Position.Vector()
+	if !m.Claim || fv == nil || mv == nil || fv.ClusterID != mv.ClusterID {
+		return false
+	}
+	ok, further := true, false
+	mv.Each(func(topic, id string, part int32, p batch.PartitionPosition) {
+		at, there := fv.Get(topic, part)
+		if p.HandedTo != "" {
+			return
+		}
+		ok = ok && there && fv.Topics[topic].ID == id && at.NextOffset <= p.NextOffset
+		further = further || at.NextOffset < p.NextOffset
+	})
+	return ok && further
+}

@@ -115,6 +115,10 @@ type SinkFacts struct {
 // from (see source.Violation); Changed is empty where nothing contradicts it.
 type SourceFacts struct {
 	Changed []string
+	// Forgiven: records after the position have expired, and the setting
+	// (failOnDataLoss: false) lets the query go on at the log start. The claim
+	// then carries a position moved forward.
+	Forgiven bool
 	// Assigned is every (topic, topic id, partition) that a fresh query would
 	// take, for the overlap check.
 	Assigned *batch.KafkaPosition
