@@ -199,10 +199,13 @@ func (l *loader) checkIngest(p *Pipeline) {
 		}
 		l.checkSchema(in, key+".contract.schema")
 		if in.Position != "" {
-			if other, dup := positions[in.Position]; dup {
-				l.faultKey(key+".position", "position is the same file as that of %s; each stream needs its own", other)
+			// The folder is locked against a second ingestion, so it is the folder
+			// that must not be shared.
+			folder := filepath.Dir(in.Position)
+			if other, dup := positions[folder]; dup {
+				l.faultKey(key+".position", "position lies in the same folder as that of %s; each stream needs a folder of its own", other)
 			}
-			positions[in.Position] = in.Name
+			positions[folder] = in.Name
 		}
 		if other, dup := transactions[in.TransactionalID]; dup && in.Name != "" {
 			l.faultKey(key+".transactionalId", "transactionalId is the same as that of %s; they would fence each other", other)

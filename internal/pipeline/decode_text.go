@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -35,6 +36,9 @@ func (l *loader) text(s scalar, f *field, owner string) (string, error) {
 	}
 	if err := checkKind(s.text, f.rules.kind); err != nil {
 		return s.text, fmt.Errorf("%s: %s %w", f.key, s.shown(), err)
+	}
+	if f.rules.kind == "instant" && len(s.text) == len(time.DateOnly) && strings.Contains(s.text, "-") {
+		return s.text + "T00:00:00Z", nil
 	}
 	return s.text, nil
 }

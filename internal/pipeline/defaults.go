@@ -13,9 +13,9 @@ import (
 const (
 	DefaultCatalogName          = "weir"
 	DefaultMaxOffsetsPerTrigger = 100_000
-	DefaultMaxEventBytes        = Size(20 << 20)
+	DefaultMaxEventBytes        = Size(32 << 20)
 	DefaultIdleTimeout          = 60 * time.Second
-	DefaultOverlap              = 5 * time.Second
+	DefaultOverlap              = 10 * time.Second
 	DefaultMaxFutureSkew        = time.Hour
 	DefaultFlushInterval        = 5 * time.Second
 	DefaultListen               = "127.0.0.1:8080"
@@ -87,7 +87,7 @@ func derive(p *Pipeline) {
 			in.TransactionalID = "weir-" + p.Name + "-" + in.Name
 		}
 		if in.Position == "" && p.CheckpointLocation != "" {
-			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name+".json")
+			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name, "position.json")
 		}
 	}
 	for i := range p.Queries {

@@ -51,7 +51,7 @@ var descriptions = map[string]string{
 	"Ingest.contract":        "What an event has to be before it is published.",
 	"Ingest.delivery":        "`at-least-once` may send a few events again after a crash; `exactly-once` keeps the position in the same Kafka transaction as the events.",
 	"Ingest.transactionalId": "Transactional id of exactly-once delivery. Default: `weir-`, the pipeline's and the stream's name. Two running instances with one id fence each other.",
-	"Ingest.position":        "File of the resume position. Default: `ingest/<name>.json` in the checkpoint location.",
+	"Ingest.position":        "File of the resume position, in a folder of its own: the folder is locked. Default: `ingest/<name>/position.json` in the checkpoint location.",
 
 	"SSE.url":           "The stream.",
 	"SSE.userAgent":     "User-Agent header. Wikimedia asks for a name and a way to reach you.",

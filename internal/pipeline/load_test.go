@@ -211,6 +211,29 @@ func TestDollarStandsForItselfExceptBeforeABrace(t *testing.T) {
 	}
 }
 
+func TestADateAloneBecomesATimeAndEachStreamHasAFolderForItsPosition(t *testing.T) {
+	p, faults := LoadBytes("x.yaml", "/d", []byte(`
+name: x
+catalog: {uri: "sqlite:x.db"}
+warehouse: w
+checkpointLocation: c
+kafka: {bootstrapServers: [h:1]}
+ingest:
+  - {name: a, sse: {url: "http://h/", since: 2026-05-01}, topic: a}
+  - {name: b, sse: {url: "http://h/", since: 1777593600000}, topic: b}
+`), nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	a, b := p.Ingest[0], p.Ingest[1]
+	if a.SSE.Since != "2026-05-01T00:00:00Z" || b.SSE.Since != "1777593600000" {
+		t.Error(a.SSE.Since, b.SSE.Since)
+	}
+	if a.Position != "/d/c/ingest/a/position.json" || filepath.Dir(a.Position) == filepath.Dir(b.Position) {
+		t.Error(a.Position, b.Position)
+	}
+}
+
 func TestDurationsAreReadInGoAndSparkForm(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"500ms": 500 * time.Millisecond, "10 minutes": 10 * time.Minute, "1h30m": 90 * time.Minute, "1 hour 30 seconds": time.Hour + 30*time.Second,

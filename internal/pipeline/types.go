@@ -88,7 +88,7 @@ type Ingest struct {
 	Contract        Contract `yaml:"contract"`
 	Delivery        string   `yaml:"delivery" weir:"enum=at-least-once|exactly-once"`
 	TransactionalID string   `yaml:"transactionalId"`
-	// Position is the file that holds the resume position.
+	// Position is the file that holds the resume position, in a folder of its own.
 	Position string `yaml:"position" weir:"path"`
 }
 
@@ -103,7 +103,7 @@ type SSE struct {
 	URL       string `yaml:"url" weir:"required,url"`
 	UserAgent string `yaml:"userAgent"`
 	// Since is where a first start begins: milliseconds since 1970 or an RFC
-	// 3339 time, empty for now. A saved position takes precedence.
+	// 3339 time (a mere date is made one), empty for now. A saved position takes precedence.
 	Since         string        `yaml:"since" weir:"instant"`
 	MaxEventBytes Size          `yaml:"maxEventBytes" weir:"min=1024,max=1073741824"`
 	IdleTimeout   time.Duration `yaml:"idleTimeout" weir:"min=1s"`

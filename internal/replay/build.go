@@ -2,6 +2,12 @@ package replay
 
 import "strings"
 
+// Room for the literals and slots of most events.
+const (
+	literalBytes = 1536
+	opsCount     = 32
+)
+
 // build writes the event's JSON in the key order of the live stream since
 // August 2025.
 func (sp *spec) build() *template {
@@ -9,7 +15,8 @@ func (sp *spec) build() *template {
 	if sp.log {
 		kind = "log"
 	}
-	t := &template{wiki: sp.wiki, kind: kind, back: sp.back, bot: sp.bot, aged: sp.aged}
+	t := &template{wiki: sp.wiki, kind: kind, back: sp.back, bot: sp.bot, aged: sp.aged,
+		literal: make([]byte, 0, literalBytes), ops: make([]op, 0, opsCount)}
 	b := &builder{t: t, ascii: sp.ascii}
 	page := "https://" + sp.wiki.domain + "/wiki/" + url(sp.title)
 	sp.meta(b, page)

@@ -392,3 +392,9 @@ func BenchmarkGenerator(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
 }
+
+func BenchmarkNewGenerator(b *testing.B) {
+	for b.Loop() {
+		generator(b, GeneratorConfig{Seed: 1})
+	}
+}

@@ -182,7 +182,7 @@ func (sp *spec) template(r *rng) *template {
 
 // size is the length of the event once its slots are filled.
 func (t *template) size() int {
-	return len(t.append(nil, &values{seconds: 1_700_000_000}))
+	return len(t.append(make([]byte, 0, 2*literalBytes), &values{seconds: 1_700_000_000}))
 }
 
 // cut ends the template in the middle of a value.

@@ -91,9 +91,11 @@ func (b *builder) done() { b.slot(slotEnd) }
 // text appends a JSON string's content, marks becoming slots.
 func (b *builder) text(s string) *builder {
 	for _, r := range s {
-		if k, ok := markSlots[r]; ok {
-			b.slot(k)
-			continue
+		if r < ' ' {
+			if k, ok := markSlots[r]; ok {
+				b.slot(k)
+				continue
+			}
 		}
 		switch {
 		case r == '"' || r == '\\':
