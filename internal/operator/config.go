@@ -105,7 +105,8 @@ type Watermark struct {
 	// Delay is how far the watermark stays behind the greatest event time,
 	// and how long a key is remembered beyond its own.
 	Delay time.Duration
-	// MaxFutureSkew is how far ahead of the batch time an event may be.
+	// MaxFutureSkew is how far ahead of the batch time an event may be; with 0
+	// none may. There is no default here: the pipeline file's is set there.
 	MaxFutureSkew time.Duration
 }
 
