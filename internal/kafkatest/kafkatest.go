@@ -68,6 +68,10 @@ func Start(t testing.TB, extra ...string) *Broker {
 // Bootstrap is the broker's address.
 func (b *Broker) Bootstrap() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
 
+// LogDir holds the partitions' folders, for tests that damage them while the
+// broker is down.
+func (b *Broker) LogDir() string { return filepath.Join(b.dir, "logs") }
+
 // Kill9 kills the broker as a power cut of the process would.
 func (b *Broker) Kill9() {
 	b.t.Helper()

@@ -19,10 +19,12 @@
 //     plan's start after the read would stop it for no reason, and the restart
 //     would then find its position gone: a loss made by the check).
 //
-// The order of emitted rows: within a partition by offset; runs of different
-// partitions follow each other as they were fetched. A record batch may hold
-// runs of several partitions. Waiting for one partition to end before the next
-// is emitted would keep the whole batch in memory and the sink idle.
+// The order of emitted rows: within a partition by offset, always. A batch of
+// up to sortBytesMax is emitted in order of topic and partition too; in a larger
+// one runs of different partitions follow each other as they were fetched,
+// because waiting for one partition to end before the next is emitted would
+// keep the whole batch in memory and the sink idle. A record batch may hold
+// runs of several partitions.
 //
 // Memory: one record batch being built (chunkBytes), the records of one poll,
 // one round of fetches behind it (fetchBytesTotal on the wire,

@@ -10,13 +10,13 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 )
 
+// presentTries bounds how often Initial looks again for a missing topic.
+const presentTries = 10
+
 // Initial implements source.Source.
 func (s *Source) Initial(ctx context.Context) (batch.Position, error) {
-	v, err := s.view(ctx)
+	v, err := s.present(ctx)
 	if err != nil {
-		return batch.Position{}, err
-	}
-	if err := s.missing(v); err != nil {
 		return batch.Position{}, err
 	}
 	tps := s.assigned(v)
@@ -42,6 +42,27 @@ func (s *Source) Initial(ctx context.Context) (batch.Position, error) {
 // fresh is a position before the first delivered record.
 func fresh(next int64) batch.PartitionPosition {
 	return batch.PartitionPosition{NextOffset: next, LastOffset: -1, LeaderEpoch: -1}
+}
+
+// present is the cluster with every configured topic. A topic that was created
+// a moment ago is not on every broker yet, so that a missing one is looked for
+// again.
+func (s *Source) present(ctx context.Context) (*clusterView, error) {
+	for try := 0; ; try++ {
+		v, err := s.view(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = s.missing(v); err == nil {
+			return v, nil
+		}
+		if try == presentTries {
+			return nil, err
+		}
+		if err := s.clk.Sleep(ctx, recheckWait); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // missing fails where a configured topic does not exist, or where the

@@ -192,13 +192,13 @@ type reading struct {
 	short    bool      // the log ends before the plan does
 	// clientErr is what the client reported last and goes on from by itself.
 	clientErr error
+	// streaming is set once the batch is too large to be kept and sorted.
+	streaming bool
 }
 
 func (rd *reading) run(ctx context.Context) error {
-	for _, p := range rd.r.parts {
-		if err := p.take(rd.w); err != nil {
-			return err
-		}
+	if err := rd.emit(false); err != nil {
+		return err
 	}
 	for !rd.complete() {
 		poll, cancel := context.WithTimeout(ctx, pollMax)
@@ -209,6 +209,9 @@ func (rd *reading) run(ctx context.Context) error {
 		}
 		came, err := rd.handle(ctx, fetches)
 		if err != nil {
+			return err
+		}
+		if err := rd.emit(false); err != nil {
 			return err
 		}
 		now := rd.s.clk.Now()
@@ -222,10 +225,37 @@ func (rd *reading) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := rd.emit(true); err != nil {
+		return err
+	}
 	if err := rd.w.flush(); err != nil {
 		return err
 	}
 	return rd.checkTopics(ctx)
+}
+
+// emit writes what was fetched of the batch. A small batch is kept until it is
+// whole and written in order of topic and partition.
+func (rd *reading) emit(whole bool) error {
+	if !whole && !rd.streaming {
+		var kept int64
+		for _, p := range rd.r.parts {
+			kept += p.pendingBytes
+		}
+		if kept <= sortBytesMax {
+			return nil
+		}
+		rd.streaming = true
+	}
+	for _, p := range rd.r.sorted() {
+		if len(p.pending) == 0 || p.pending[0].Offset >= p.end {
+			continue // all of it is for the next batch
+		}
+		if err := p.take(rd.w); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (rd *reading) complete() bool {
@@ -257,7 +287,7 @@ func (rd *reading) handle(ctx context.Context, fetches kgo.Fetches) (came bool, 
 					return came, err
 				}
 				came = true
-				if err := p.accept(fp.Records, rd.w); err != nil {
+				if err := p.accept(fp.Records); err != nil {
 					return came, err
 				}
 			}

@@ -1,7 +1,10 @@
 package kafka
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -28,13 +31,16 @@ const (
 	// for the next one. Partitions that are at their end are paused then, while
 	// others are still behind.
 	pendingBytesMax = 16 << 20
+	// sortBytesMax is how much of a batch is kept to be emitted in order of
+	// topic and partition; a larger batch is emitted as it is fetched.
+	sortBytesMax = 4 << 20
 )
 
 // partition is the reader's place in one partition.
 //
 //	next     the first offset that was not given to a batch yet
 //	fetched  the first offset that was not fetched yet; next <= fetched
-//	pending  the fetched records from next on
+//	pending  the fetched records that were not given to a batch yet
 //
 // During a read next stands still; it moves to the batch's end when the whole
 // batch was read, so that a failed read leaves a reader that no later read
@@ -217,6 +223,13 @@ func (r *reader) bound() {
 	}
 }
 
+// sorted are the partitions in order.
+func (r *reader) sorted() []*partition {
+	return slices.SortedFunc(maps.Values(r.parts), func(a, b *partition) int {
+		return cmp.Or(cmp.Compare(a.tp.Topic, b.tp.Topic), cmp.Compare(a.tp.Partition, b.tp.Partition))
+	})
+}
+
 // take moves the pending records below the batch's end to w.
 func (p *partition) take(w *rowWriter) error {
 	records := p.pending
@@ -224,8 +237,8 @@ func (p *partition) take(w *rowWriter) error {
 	return p.give(records, w)
 }
 
-// accept takes a fetch of the partition: in order, nothing twice.
-func (p *partition) accept(records []*kgo.Record, w *rowWriter) error {
+// accept notes a fetch of the partition: in order, nothing twice.
+func (p *partition) accept(records []*kgo.Record) error {
 	for _, r := range records {
 		if r.Offset < p.fetched {
 			return failure.New(failure.Runtime, "partition %s: the broker sent offset %d after %d: out of order or twice",
@@ -234,14 +247,15 @@ func (p *partition) accept(records []*kgo.Record, w *rowWriter) error {
 		}
 		p.fetched = r.Offset + 1
 	}
-	return p.give(records, w)
+	p.keep(records)
+	return nil
 }
 
 // give writes the records before the batch's end and keeps the rest.
 func (p *partition) give(records []*kgo.Record, w *rowWriter) error {
 	for i, r := range records {
 		if r.Offset >= p.end {
-			p.keep(records[i:])
+			p.keep(slices.Clone(records[i:])) // the rest of the array may go
 			return nil
 		}
 		if r.Attrs.IsControl() {
@@ -257,7 +271,11 @@ func (p *partition) give(records []*kgo.Record, w *rowWriter) error {
 }
 
 func (p *partition) keep(records []*kgo.Record) {
-	p.pending = append(p.pending, records...)
+	if p.pending == nil {
+		p.pending = records
+	} else {
+		p.pending = append(p.pending, records...)
+	}
 	for _, r := range records {
 		p.pendingBytes += int64(len(r.Key) + len(r.Value))
 	}
