@@ -166,6 +166,11 @@ func (l *loader) checkParse(q *Query, key string) {
 		if q.DeadLetter != nil {
 			l.faultKey(key+".deadLetter", "deadLetter without parse: nothing can fail in a query that stores records as they are")
 		}
+		for name, given := range map[string]bool{"filter": q.Filter != "", "watermark": q.Watermark != nil, "dropDuplicatesWithinWatermark": len(q.DropDuplicatesWithinWatermark) > 0} {
+			if given && !l.isBroken(key+".parse") {
+				l.faultKey(key+"."+name, "%s works on declared columns: add parse", name)
+			}
+		}
 		return
 	}
 	if q.DeadLetter == nil && !l.isBroken(key+".deadLetter") {
@@ -193,8 +198,8 @@ func (l *loader) checkColumn(c Column, at string) {
 		l.faultKey(at, "column %q needs path or source", c.Name)
 	case c.Source != "" && !slices.Contains(sourceTypes[c.Source], c.Type):
 		l.faultKey(at+".type", "source %s has the type %s; %q declares %s", c.Source, strings.Join(sourceTypes[c.Source], " or "), c.Name, c.Type)
-	case c.Path != "" && c.Type == TypeBinary:
-		l.faultKey(at+".type", "JSON has no binary values; use string, or source: value for the raw bytes")
+	case c.TimeFormat != "" && (c.Path == "" || c.Type != TypeTimestamptz):
+		l.faultKey(at+".timeFormat", "timeFormat is for a timestamptz with a path")
 	}
 }
 
@@ -214,6 +219,8 @@ func (l *loader) checkWatermark(q *Query, key string) {
 			l.unknownColumn(q, key+".watermark.column", "watermark", w.Column)
 		} else if c.Type != TypeTimestamptz {
 			l.faultKey(key+".watermark.column", "watermark column %q is a %s; it has to be a timestamptz", w.Column, c.Type)
+		} else if q.Parse != nil && !c.Required {
+			l.faultKey(key+".watermark.column", "watermark column %q has to be required: a row without event time is neither late nor on time", w.Column)
 		}
 	}
 	dedup := key + ".dropDuplicatesWithinWatermark"
@@ -238,6 +245,10 @@ func (l *loader) checkWatermark(q *Query, key string) {
 			l.unknownColumn(q, at, "dropDuplicatesWithinWatermark", name)
 		case c.Source == SourceBatchTime || c.Source == SourceIngestedAt || c.Source == SourceOffset:
 			l.faultKey(at, "dropDuplicatesWithinWatermark: %q differs in every copy of an event, so nothing would be dropped", name)
+		case c.Type == TypeDouble || c.Type == TypeJSON:
+			l.faultKey(at, "dropDuplicatesWithinWatermark: %q is a %s, which has no exact equality", name, c.Type)
+		case q.Parse != nil && !c.Required:
+			l.faultKey(at, "dropDuplicatesWithinWatermark: column %q has to be required", name)
 		}
 	}
 	if q.From.Kafka != nil && len(q.From.Kafka.Partitions) > 0 {
@@ -248,8 +259,8 @@ func (l *loader) checkWatermark(q *Query, key string) {
 // transformTypes are the column types that a partition transform takes.
 var transformTypes = map[string][]string{
 	"year": {TypeTimestamptz}, "month": {TypeTimestamptz}, "day": {TypeTimestamptz}, "hour": {TypeTimestamptz},
-	"bucket":   {TypeString, TypeInt, TypeLong, TypeTimestamptz, TypeBinary},
-	"truncate": {TypeString, TypeInt, TypeLong, TypeBinary},
+	"bucket":   {TypeString, TypeJSON, TypeInt, TypeLong, TypeTimestamptz, TypeBinary},
+	"truncate": {TypeString, TypeJSON, TypeInt, TypeLong, TypeBinary},
 	"identity": {TypeString, TypeInt, TypeLong, TypeBoolean, TypeTimestamptz},
 }
 

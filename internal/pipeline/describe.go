@@ -74,7 +74,7 @@ var descriptions = map[string]string{
 	"Query.parse":                         "Turn the record's value into columns. Without it records are stored as they came. Needs `deadLetter`.",
 	"Query.filter":                        "Condition on the declared columns; rows that do not meet it are counted as filtered.",
 	"Query.watermark":                     "How late an event may be.",
-	"Query.dropDuplicatesWithinWatermark": "Columns that name an event. A second row with the same values within the watermark is dropped and counted.",
+	"Query.dropDuplicatesWithinWatermark": "Required columns that name an event. A second row with the same values within the watermark is dropped and counted.",
 	"Query.deadLetter":                    "Table for rows that cannot be parsed.",
 	"Query.to":                            "The sink.",
 
@@ -103,13 +103,14 @@ var descriptions = map[string]string{
 	"Parse.format":  "Format of the value.",
 	"Parse.columns": "The columns, in the table's order.",
 
-	"Column.name":     "Name of the column.",
-	"Column.path":     "JSON path into the value: `$.meta.id`, `$['a b']`, `$.a[0]`. Exactly one of this and `source`.",
-	"Column.source":   "A property of the record, or of the batch: `batchTime` is the time that the batch was planned at.",
-	"Column.type":     "Type of the column. A value of another type is a dead letter.",
-	"Column.required": "A row without the value is a dead letter; otherwise the column is null.",
+	"Column.name":       "Name of the column.",
+	"Column.path":       "JSON path into the value: `$.meta.id`, `$['a b']`, `$.a[0]`. Exactly one of this and `source`.",
+	"Column.source":     "A property of the record, or of the batch: `batchTime` is the time that the batch was planned at.",
+	"Column.type":       "Type of the column; `json` keeps the JSON text of any value, `binary` with a path reads base64. A value of another type is a dead letter.",
+	"Column.timeFormat": "How a `timestamptz` with a path is written in the value. Default: `rfc3339`.",
+	"Column.required":   "A row without the value is a dead letter; otherwise the column is null.",
 
-	"Watermark.column":        "Column of the event's time, a `timestamptz`.",
+	"Watermark.column":        "Column of the event's time, a required `timestamptz`.",
 	"Watermark.delay":         "How far behind the latest event time an event is still taken. Later ones are counted as late.",
 	"Watermark.maxFutureSkew": "An event further ahead of the batch's time than this is a dead letter and does not move the watermark.",
 

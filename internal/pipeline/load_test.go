@@ -177,6 +177,8 @@ kafka: {bootstrapServers: [h:1], clientId: "${EVIL}"}
 queries:
   - name: q
     from: {kafka: {topics: [t]}}
+    parse: {columns: [{name: a, path: $.a, type: string}]}
+    deadLetter: {table: a.dead}
     filter: ${EVIL}
     to: {iceberg: {table: a.b, properties: {note: "${EVIL}"}}}
 `), testEnv)

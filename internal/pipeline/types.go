@@ -210,7 +210,9 @@ type Column struct {
 	Path string `yaml:"path" weir:"jsonpath"`
 	// Source is a property of the record or of the batch.
 	Source string `yaml:"source" weir:"enum=topic|topicId|partition|offset|timestamp|timestampType|key|value|ingestedAt|batchTime"`
-	Type   string `yaml:"type" weir:"required,enum=string|int|long|double|boolean|timestamptz|binary"`
+	Type   string `yaml:"type" weir:"required,enum=string|int|long|double|boolean|timestamptz|binary|json"`
+	// TimeFormat says how a timestamptz is written in JSON; empty is rfc3339.
+	TimeFormat string `yaml:"timeFormat" weir:"enum=rfc3339|epochSeconds|epochMillis"`
 	// Required sends a row without the value to the dead-letter table.
 	Required bool `yaml:"required"`
 }
@@ -224,6 +226,8 @@ const (
 	TypeBoolean     = "boolean"
 	TypeTimestamptz = "timestamptz"
 	TypeBinary      = "binary"
+	// TypeJSON is the JSON text of a value, whatever it is, in a string column.
+	TypeJSON = "json"
 )
 
 // The values of Column.Source.
