@@ -244,3 +244,11 @@ func TestConformance(t *testing.T) {
 		return h
 	})
 }
+
+func counting(rows *int) func(arrow.RecordBatch) error {
+	return func(rec arrow.RecordBatch) error {
+		*rows += int(rec.NumRows())
+		rec.Release()
+		return nil
+	}
+}

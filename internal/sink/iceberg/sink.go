@@ -83,6 +83,11 @@ type Options struct {
 	// Parallel and TargetBytes go to the data file writer; 0 means its default.
 	Parallel    int
 	TargetBytes int64
+	// Retention is what Maintain leaves of the history; the zero value is the
+	// default. OldestReader, if set, gives the sequence number of the oldest
+	// snapshot that a reader of the table still needs, 0 for none.
+	Retention    lake.Retention
+	OldestReader func(ctx context.Context) (int64, error)
 }
 
 // Sink writes one query's rows into one Iceberg table.
@@ -157,31 +162,36 @@ func factsOf(t *table.Table, queryName string) (sink.Facts, error) {
 
 // rewound says how the head contradicts the marker, empty where it does not.
 // The marker's own snapshot has a number above its BaseSequence; every chain
-// that still has it passes it before it comes down to that number. A chain that
-// breaks off above was cut by expiry and proves nothing.
+// that still has it passes it before it comes down to that number.
+//
+// A chain that ends above was cut by expiry and proves nothing. It may end in a
+// snapshot without a parent that is not the table's first: PyIceberg's expiry
+// clears the parent of what it leaves. But Spark's CREATE OR REPLACE TABLE does
+// so too, and keeps the marker's property while the rows are gone; there the
+// marker's snapshot is still in the table, off the chain.
 func rewound(t *table.Table, m *marker.Marker) string {
 	head := lake.HeadOf(t)
 	if head.Sequence < m.BaseSequence {
 		return fmt.Sprintf("the head has sequence number %d, batch %d was built on %d", head.Sequence, m.BatchID, m.BaseSequence)
 	}
-	var passed *table.Snapshot
+	var last *table.Snapshot
+	passed := false
 	end := lake.Walk(t, func(s *table.Snapshot) bool {
 		if lake.SummaryValue(s, marker.KeyAttempt) == m.Attempt {
 			return false
 		}
-		if s.SequenceNumber <= m.BaseSequence {
-			passed = s
-			return false
-		}
-		return true
+		last = s
+		passed = s.SequenceNumber <= m.BaseSequence
+		return !passed
 	})
+	lacks := fmt.Sprintf("do not hold the commit of batch %d (attempt %s)", m.BatchID, m.Attempt)
 	switch {
-	case passed != nil:
-		return fmt.Sprintf("the snapshots from the head (%d) down to sequence number %d do not hold the commit of batch %d (attempt %s)",
-			head.ID, passed.SequenceNumber, m.BatchID, m.Attempt)
-	case end == lake.AtFirst:
-		return fmt.Sprintf("no snapshot from the head (%d) down to the first holds the commit of batch %d (attempt %s)",
-			head.ID, m.BatchID, m.Attempt)
+	case passed:
+		return fmt.Sprintf("the snapshots from the head (%d) down to sequence number %d %s", head.ID, last.SequenceNumber, lacks)
+	case end == lake.AtFirst && (last == nil || last.SequenceNumber <= 1):
+		return fmt.Sprintf("the snapshots from the head (%d) down to the table's first %s", head.ID, lacks)
+	case end == lake.AtFirst && snapshotOf(t, m) != 0:
+		return fmt.Sprintf("the table was replaced: the snapshots from the head (%d) down to %d, which has no parent, %s", head.ID, last.SnapshotID, lacks)
 	}
 	return ""
 }
