@@ -86,7 +86,7 @@ func (w *Writer) finishFile(f *fileState, report *sync.Mutex) error {
 	if err := out.Close(); err != nil {
 		return fmt.Errorf("make data file %s durable: %w", f.path, err)
 	}
-	if f.out, err = describe(w.spec, meta, f.path, f.asm.pos, f.pv); err != nil {
+	if f.out, err = w.describe(meta, f.path, f.asm.pos, f.pv); err != nil {
 		return err
 	}
 	f.asm = nil

@@ -35,6 +35,7 @@ type partitioner struct {
 type partitionValue struct {
 	path   string
 	values map[int]any
+	text   []*string // PlainSpec: the values as text
 }
 
 // partitionField is one field of the spec with the values that it has met.
@@ -224,6 +225,9 @@ type part struct {
 	rec arrow.RecordBatch
 }
 
+func (p *partitioner) count() int                  { return len(p.parts) }
+func (p *partitioner) value(id int) partitionValue { return p.parts[id] }
+
 // split cuts rec by partition; the pieces keep the rows' order and are
 // released by the caller. A record within one partition comes back whole.
 func (p *partitioner) split(ctx context.Context, rec arrow.RecordBatch) ([]part, error) {
@@ -239,6 +243,12 @@ func (p *partitioner) split(ctx context.Context, rec arrow.RecordBatch) ([]part,
 		rec.Retain()
 		return []part{{rows[0], rec}}, nil
 	}
+	return cut(ctx, rec, rows, runs)
+}
+
+// cut gives the pieces of a record whose rows belong to more than one partition.
+func cut(ctx context.Context, rec arrow.RecordBatch, rows []int, runs int) ([]part, error) {
+	n := len(rows)
 	if n/runs >= sliceRunMin {
 		var out []part
 		for from := 0; from < n; {

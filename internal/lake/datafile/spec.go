@@ -45,4 +45,6 @@ type File struct {
 	// Encoded is DataFile serialised: Decode gives it back, so that the file
 	// can be committed by another process without being read.
 	Encoded []byte
+
+	plain *PlainFile
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -50,9 +51,14 @@ type Writer struct {
 	spec   Spec
 	prefix string
 	onFile func()
+	// table is the shape of the rows, schema that of the files: they differ
+	// where partition columns are not stored (PlainSpec).
+	table  *arrow.Schema
 	schema *arrow.Schema
-	parts  *partitioner
+	parts  splitter
 	conf   *conformer
+	// describe makes the entry of a finished file.
+	describe describer
 
 	open      map[int]*chunk // by partition
 	openBytes int64
@@ -69,6 +75,16 @@ type Writer struct {
 	closed []*fileState
 	nextNo int
 }
+
+// splitter cuts records by partition. Partitions have dense numbers from 0.
+type splitter interface {
+	split(ctx context.Context, rec arrow.RecordBatch) ([]part, error)
+	count() int
+	value(id int) partitionValue
+}
+
+// describer makes the entry of a finished file from its footer.
+type describer func(meta *metadata.FileMetaData, path string, bytes int64, pv partitionValue) (File, error)
 
 // chunk is the rows of a partition that wait for their row group.
 type chunk struct {
@@ -92,12 +108,6 @@ func NewWriter(spec Spec, namePrefix string, onFile func()) (*Writer, error) {
 	if spec.Schema == nil || spec.FS == nil || spec.Location == "" {
 		return nil, errors.New("datafile: schema, file system and location are required")
 	}
-	if spec.Parallel <= 0 {
-		spec.Parallel = parallelDefault
-	}
-	if spec.TargetBytes <= 0 {
-		spec.TargetBytes = targetBytesDefault
-	}
 	sc, err := tableSchema(spec.Schema)
 	if err != nil {
 		return nil, err
@@ -106,16 +116,31 @@ func NewWriter(spec Spec, namePrefix string, onFile func()) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{spec: spec, prefix: namePrefix, onFile: onFile, schema: sc, parts: parts,
-		open: map[int]*chunk{}, files: map[int]*fileState{},
-		jobs: make(chan *job), ordered: make(chan *job, spec.Parallel)}
+	w := &Writer{spec: spec, prefix: namePrefix, onFile: onFile, table: sc, schema: sc, parts: parts,
+		describe: func(meta *metadata.FileMetaData, path string, bytes int64, pv partitionValue) (File, error) {
+			return describe(spec, meta, path, bytes, pv)
+		}}
+	w.start()
+	return w, nil
+}
+
+// start fills in the defaults and starts the goroutines.
+func (w *Writer) start() {
+	spec := &w.spec
+	if spec.Parallel <= 0 {
+		spec.Parallel = parallelDefault
+	}
+	if spec.TargetBytes <= 0 {
+		spec.TargetBytes = targetBytesDefault
+	}
+	w.open, w.files = map[int]*chunk{}, map[int]*fileState{}
+	w.jobs, w.ordered = make(chan *job), make(chan *job, spec.Parallel)
 	for range spec.Parallel {
 		w.wg.Add(1)
 		go w.encodeJobs()
 	}
 	w.wg.Add(1)
 	go w.appendJobs()
-	return w, nil
 }
 
 // fail records the first error.
@@ -139,7 +164,7 @@ func (w *Writer) Write(rec arrow.RecordBatch) error {
 		return err
 	}
 	if w.conf == nil || !w.conf.src.Equal(rec.Schema()) {
-		c, err := newConformer(rec.Schema(), w.schema)
+		c, err := newConformer(rec.Schema(), w.table)
 		if err != nil {
 			return err
 		}
@@ -247,7 +272,7 @@ func (w *Writer) flush(id, n int) {
 }
 
 func (w *Writer) submit(id int, recs []arrow.RecordBatch) {
-	j := &job{part: id, pv: w.parts.parts[id], recs: recs, out: make(chan *rowGroup, 1)}
+	j := &job{part: id, pv: w.parts.value(id), recs: recs, out: make(chan *rowGroup, 1)}
 	// First the encoder, then the appender's queue: its order is the order of
 	// submission either way, and nothing waits in it that nobody works on.
 	w.jobs <- j
@@ -292,7 +317,7 @@ func (w *Writer) Close(ctx context.Context) ([]File, error) {
 	if w.done {
 		return nil, errors.New("datafile: close of a closed writer")
 	}
-	for id := range w.parts.parts {
+	for id := range w.parts.count() {
 		if c := w.open[id]; c != nil {
 			n := 1
 			if c.bytes >= splitBytesMin && len(w.open) < w.spec.Parallel {
