@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -100,6 +101,8 @@ func runChild(ctx context.Context, cfg EmbeddedConfig, stdin io.Reader, stdout i
 		_ = say.Encode(Ready{PID: os.Getpid(), Error: err.Error()})
 		return err
 	}
+	// Loading reads whole segments; they are not needed afterwards.
+	debug.FreeOSMemory()
 	if err := say.Encode(Ready{Bootstrap: e.Bootstrap(), PID: os.Getpid(), ClusterID: e.id.ClusterID, MovedFrom: e.movedFrom}); err != nil {
 		return errors.Join(fmt.Errorf("report the embedded broker's address: %w", err), e.Close())
 	}

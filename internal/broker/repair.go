@@ -29,7 +29,7 @@ import (
 //
 // The layout (partitions/<topic>-<n>/<base>.dat with record batches back to
 // back, .idx with 15 bytes per batch, seq_windows.json) is that of the pinned
-// kfake version; TestEmbedded... tests fail when an update changes it.
+// kfake version; the tests of crashes fail when an update changes it.
 const (
 	indexEntryBytes  = 15
 	batchHeaderBytes = 61
