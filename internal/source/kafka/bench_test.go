@@ -8,12 +8,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/source"
 )
 
@@ -73,7 +73,7 @@ func benchmarkRead(b *testing.B, codec kgo.CompressionCodec) {
 	for b.Loop() {
 		s := newSource(b, addr)
 		pos := initial(b, s)
-		cpu, begun := cpuSeconds(), time.Now()
+		cpu, begun := cpuSeconds(), clock.System{}.Now()
 		var n int64
 		for {
 			p := plan(b, s, pos, limit)
@@ -90,7 +90,7 @@ func benchmarkRead(b *testing.B, codec kgo.CompressionCodec) {
 			}
 			pos = batch.Position{Kafka: res.End.Kafka}
 		}
-		elapsed := time.Since(begun).Seconds()
+		elapsed := clock.System{}.Now().Sub(begun).Seconds()
 		if n != rows {
 			b.Fatalf("%d rows, want %d", n, rows)
 		}
