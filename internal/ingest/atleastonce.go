@@ -9,7 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
 )
 
@@ -121,12 +120,11 @@ func (a *atLeastOnce) again(f refusal) {
 	next := &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Timestamp}
 	switch {
 	case size <= plainlySmall && !retried:
-	case r.Topic == in.cfg.DeadLetterTopic && retried:
-		in.fail(failure.New(failure.SchemaConflict, "the dead-letter topic %s refuses a record of %d bytes as too large", r.Topic, size).
-			WithHint("raise max.message.bytes of the topic"))
+	case size <= plainlySmall:
+		in.fail(batchesTooLarge(in.cfg, r.Topic, size))
 		return
 	case r.Topic == in.cfg.DeadLetterTopic:
-		next.Value = r.Value[:min(len(r.Value), plainlySmall/2)]
+		next.Value = r.Value[:plainlySmall/2]
 		next.Headers = append(next.Headers, kgo.RecordHeader{Key: HeaderTruncated, Value: itoa(int64(len(r.Value)))})
 	default:
 		f.b.moved.Add(1)
@@ -188,7 +186,7 @@ func (a *atLeastOnce) save() error {
 	}
 	s := in.state(d)
 	s.Recent = in.window.Store(in.window.Tail(keptInFile, int(in.current.added-d.added)))
-	in.window.Trim(in.resumeAt(d), d.seq+1)
+	in.trim(d)
 	in.mu.Unlock()
 	if err := in.file.Save(s); err != nil {
 		return err

@@ -133,7 +133,8 @@ type Deps struct {
 	HTTPClient *http.Client
 	Logger     *slog.Logger
 	// StopWhen ends the run gracefully as soon as it returns true. It is asked
-	// after each group of events, from one goroutine.
+	// after each group of events that is read and that is acknowledged, from one
+	// goroutine.
 	StopWhen func(Stats) bool
 }
 

@@ -313,7 +313,7 @@ func (e *exactlyOnce) positionRecords(end place) ([]*kgo.Record, error) {
 	txn := e.txn + 1
 	in.mu.Lock()
 	total := in.current.added
-	in.window.Trim(in.resumeAt(in.durable), in.durable.seq+1)
+	in.trim(in.durable)
 	e.forget(txn, total)
 	fresh := in.window.Tail(int(end.added-e.added), int(total-end.added))
 	recent := in.window.Store(fresh)

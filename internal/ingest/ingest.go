@@ -79,7 +79,6 @@ type Ingester struct {
 	c        counters
 
 	work, ordered chan *batch
-	conn          *connection // of the stream's goroutine
 
 	runCtx context.Context
 	cancel context.CancelCauseFunc
@@ -92,13 +91,15 @@ type Ingester struct {
 	filter     *position.Filter
 	filterConn *connection
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards what follows, and filterConn
+	conn    *connection
 	window  *position.Window
 	current place // prepared
 	durable place // acknowledged: nothing before it can be lost
 	queue   []*batch
 	drained *sync.Cond // on mu: the queue became empty, or the run failed
 	advance chan struct{}
+	asked   chan struct{}
 	acks    atomic.Int64 // grows with every acknowledgement
 
 	file     *position.File
@@ -133,6 +134,7 @@ func New(cfg Config, deps Deps) (*Ingester, error) {
 		ordered: make(chan *batch, maxQueued),
 		window:  position.NewWindow(cfg.Window),
 		advance: make(chan struct{}, 1),
+		asked:   make(chan struct{}, 1),
 	}
 	in.drained = sync.NewCond(&in.mu)
 	for _, t := range cfg.EventTypes {
@@ -270,6 +272,7 @@ func (in *Ingester) run(ctx context.Context) error {
 	sideCtx, stopSide := context.WithCancel(in.runCtx)
 	defer stopSide()
 	side.Go(func() { in.watchdog(sideCtx) })
+	side.Go(func() { in.askToStop(sideCtx, stopReading) })
 	var deliver func()
 	var finish func() error
 	if in.cfg.Delivery == ExactlyOnce {
@@ -299,7 +302,7 @@ func (in *Ingester) run(ctx context.Context) error {
 	switch {
 	case saveErr != nil:
 		return saveErr
-	case end == nil, errors.Is(end, errStop), ctx.Err() != nil:
+	case end == nil, errors.Is(context.Cause(readCtx), errStop), ctx.Err() != nil:
 		return nil
 	default:
 		return end
@@ -378,10 +381,31 @@ func (in *Ingester) Events(events []sse.Event, receivedAt time.Time) error {
 			return context.Cause(in.runCtx)
 		}
 	}
-	if in.deps.StopWhen != nil && in.deps.StopWhen(in.Stats()) {
-		return errStop
-	}
+	in.nudge()
 	return nil
+}
+
+// nudge has StopWhen asked again.
+func (in *Ingester) nudge() {
+	select {
+	case in.asked <- struct{}{}:
+	default:
+	}
+}
+
+// askToStop stops the reading when StopWhen says so.
+func (in *Ingester) askToStop(ctx context.Context, stopReading context.CancelCauseFunc) {
+	for in.deps.StopWhen != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-in.asked:
+		}
+		if in.deps.StopWhen(in.Stats()) {
+			stopReading(errStop)
+			return
+		}
+	}
 }
 
 // state is the saved form of a place, without remembered events.
@@ -390,6 +414,15 @@ func (in *Ingester) state(p place) *position.State {
 		Version: position.StateVersion, URL: position.StreamURL(in.cfg.URL), Topic: in.cfg.Topic,
 		SavedAt: in.deps.Clock.Now().Format(time.RFC3339Nano), Seq: p.seq,
 		DisorderMillis: p.disorder.Milliseconds(), Position: p.vec,
+	}
+}
+
+// trim forgets what no resume from p can bring again. It waits while a
+// connection was made of which no event was prepared yet: what that one repeats
+// is found in the window.
+func (in *Ingester) trim(p place) {
+	if in.conn == in.filterConn {
+		in.window.Trim(in.resumeAt(p), p.seq+1)
 	}
 }
 
@@ -424,6 +457,7 @@ func (in *Ingester) acknowledged(b *batch) {
 	for _, g := range gone {
 		in.release(g)
 	}
+	in.nudge()
 	select {
 	case in.advance <- struct{}{}:
 	default:

@@ -168,11 +168,20 @@ func classify(err error, cfg Config, what string) error {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed),
 		errors.Is(err, kerr.TransactionalIDAuthorizationFailed), errors.Is(err, kerr.SaslAuthenticationFailed):
 		return failure.Wrap(failure.Config, err, "Kafka refuses: %s", what)
+	case errors.Is(err, kerr.MessageTooLarge):
+		return batchesTooLarge(cfg, cfg.Topic, smallestLimit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, kgo.ErrRecordTimeout), errors.Is(err, kgo.ErrRecordRetries):
 		return unreachable(err, cfg, what)
 	default:
 		return failure.Wrap(failure.Runtime, err, "ingest %s: %s", cfg.Name, what)
 	}
+}
+
+// batchesTooLarge is the case that is not an event's fault: the topic takes less
+// than a batch of small records, and we were not allowed to know.
+func batchesTooLarge(cfg Config, topic string, size int) error {
+	return failure.New(failure.Config, "topic %s refuses batches as too large although a record has only %d bytes; its max.message.bytes is lower than the %d assumed", topic, size, brokerDefaultLimit).
+		WithHint("let this client describe the topic's configuration, raise max.message.bytes of %s, or set maxRecordBytes", cfg.Topic)
 }
 
 func recordSize(key, value []byte) int { return len(key) + len(value) + recordSlackBytes }

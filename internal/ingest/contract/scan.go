@@ -44,10 +44,10 @@ func (s *scanner) reset(b []byte) {
 	*s = scanner{b: b, keys: s.keys[:0]}
 }
 
-// fail records a violation. What makes the bytes unreadable as JSON outranks
-// what the contract says about them.
+// fail records a violation. The first one counts, but what leaves the reading
+// of the event in doubt outranks what the contract says about one reading.
 func (s *scanner) fail(r Reason, n *node, what string) {
-	if s.reason != "" {
+	if s.reason != "" && (doubtful(s.reason) || !doubtful(r)) {
 		return
 	}
 	at := "(root)"
@@ -56,6 +56,8 @@ func (s *scanner) fail(r Reason, n *node, what string) {
 	}
 	s.reason, s.detail = r, at+": "+what
 }
+
+func doubtful(r Reason) bool { return r == DuplicateKey || r == LoneSurrogate }
 
 func (s *scanner) syntax(what string) bool {
 	s.reason, s.detail = InvalidJSON, what+" at byte "+strconv.Itoa(s.i)
