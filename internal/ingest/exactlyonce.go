@@ -66,7 +66,7 @@ type exactlyOnce struct {
 	batches []*batch
 	records int
 	bytes   int64
-	added   int64 // events remembered before the transaction
+	added   int64 // remembered events that earlier transactions stored
 
 	txn   int64
 	spans []span // remembered transactions, oldest first
@@ -83,10 +83,13 @@ type span struct {
 type restored struct {
 	txn   int64
 	spans []span
+	// stored is how many of the remembered events the topic holds; those of a
+	// file come into it with the first transaction.
+	stored int64
 }
 
 func newExactlyOnce(in *Ingester) *exactlyOnce {
-	return &exactlyOnce{in: in, ticks: make(chan struct{}), txn: in.restored.txn, spans: in.restored.spans, added: in.current.added}
+	return &exactlyOnce{in: in, ticks: make(chan struct{}), txn: in.restored.txn, spans: in.restored.spans, added: in.restored.stored}
 }
 
 // tick paces the transactions.
@@ -364,42 +367,52 @@ func eventsKey(id string, txn int64) []byte {
 	return []byte(id + "/events/" + strconv.FormatInt(txn%ringSlots, 10))
 }
 
-// fenceAndLoad takes the transactional id and then the position.
-func (in *Ingester) fenceAndLoad(ctx context.Context, file *position.State) error {
+// load begins at the newer of the two positions that may exist, the file's and
+// the position topic's: a pipeline may have changed from one delivery to the
+// other, and what the other one did must be neither skipped nor done again.
+// In exactly-once mode the transactional id is taken first.
+func (in *Ingester) load(ctx context.Context, file *position.State) error {
 	ctx, cancel := context.WithTimeout(ctx, in.cfg.DeliveryTimeout)
 	defer cancel()
-	if _, _, err := in.kafka.ProducerID(ctx); err != nil {
-		return classify(err, in.cfg, "take transactional id "+in.cfg.TransactionalID)
-	}
 	topic := in.cfg.Topic + PositionSuffix
+	if in.cfg.Delivery == ExactlyOnce {
+		if _, _, err := in.kafka.ProducerID(ctx); err != nil {
+			return classify(err, in.cfg, "take transactional id "+in.cfg.TransactionalID)
+		}
+	}
 	found, err := in.readPositions(ctx, topic)
 	if err != nil {
 		return err
 	}
 	raw, ok := found[string(positionKey(in.cfg.TransactionalID))]
 	if !ok {
-		if file != nil {
-			in.log.Info("exactly-once mode begins at the position of the file", "file", in.file.Path())
-			return in.restore(file)
+		if file == nil {
+			return nil
 		}
-		return nil
+		return in.restore(file)
 	}
-	return in.restoreTxn(topic, raw, found)
-}
-
-func (in *Ingester) restoreTxn(topic string, raw []byte, found map[string][]byte) error {
-	const way = "set sse.since and another transactionalId to begin anew"
 	st, err := position.Decode(raw, "topic "+topic)
-	if err != nil {
-		return err
+	if err == nil {
+		err = st.Belongs(in.cfg.URL, in.cfg.Topic, "topic "+topic)
 	}
-	if err := st.Belongs(in.cfg.URL, in.cfg.Topic, "topic "+topic); err != nil {
+	if err != nil {
 		return err
 	}
 	var s savedPosition
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return failure.Wrap(failure.Checkpoint, err, "the position in topic %s", topic).WithHint(way)
+		return failure.Wrap(failure.Checkpoint, err, "the position in topic %s", topic).WithHint(beginAnew)
 	}
+	if file != nil && file.After(&s.State) {
+		in.log.Info("the position of the file is newer than the topic's", "file", in.file.Path(), "topic", topic)
+		in.restored.txn = s.Txn
+		return in.restore(file)
+	}
+	return in.restoreTxn(topic, s, found)
+}
+
+const beginAnew = "set sse.since and another transactionalId to begin anew"
+
+func (in *Ingester) restoreTxn(topic string, s savedPosition, found map[string][]byte) error {
 	if err := in.restore(&s.State); err != nil {
 		return err
 	}
@@ -411,24 +424,25 @@ func (in *Ingester) restoreTxn(topic string, raw []byte, found map[string][]byte
 			continue // it held no events
 		}
 		if err := json.Unmarshal(b, &ev); err != nil {
-			return failure.Wrap(failure.Checkpoint, err, "the event ids of transaction %d in topic %s", txn, topic).WithHint(way)
+			return failure.Wrap(failure.Checkpoint, err, "the event ids of transaction %d in topic %s", txn, topic).WithHint(beginAnew)
 		}
 		if ev.Txn != txn {
 			continue // an older use of the slot: this one held no events
 		}
 		before := int64(in.window.Len()) + in.window.Overflow
 		if err := in.window.Load(ev.Recent); err != nil {
-			return failure.Wrap(failure.Checkpoint, err, "the event ids of transaction %d in topic %s", txn, topic).WithHint(way)
+			return failure.Wrap(failure.Checkpoint, err, "the event ids of transaction %d in topic %s", txn, topic).WithHint(beginAnew)
 		}
 		in.restored.spans = append(in.restored.spans, span{txn, before, int64(in.window.Len()) + in.window.Overflow})
 	}
 	if have := int64(in.window.Len()) + in.window.Overflow; have < s.Remembered {
 		return failure.New(failure.Checkpoint, "topic %s holds the ids of %d events; the position counts on %d", topic, have, s.Remembered).
-			WithHint("were records of the topic deleted? Its cleanup.policy must be compact. %s", way)
+			WithHint("were records of the topic deleted? Its cleanup.policy must be compact. %s", beginAnew)
 	}
 	in.window.SetLow(s.Low)
 	in.current.added = int64(in.window.Len()) + in.window.Overflow
 	in.durable.added = in.current.added
+	in.restored.stored = in.current.added
 	return nil
 }
 
@@ -447,6 +461,13 @@ func (in *Ingester) readPositions(ctx context.Context, topic string) (map[string
 		return nil, failure.Wrap(failure.Config, err, "the Kafka client of ingest %s", in.cfg.Name)
 	}
 	defer cl.Close()
+	there, err := kadm.NewClient(cl).ListTopics(ctx, topic)
+	if err != nil {
+		return nil, unreachable(err, in.cfg, "look for topic "+topic)
+	}
+	if errors.Is(there[topic].Err, kerr.UnknownTopicOrPartition) {
+		return nil, nil
+	}
 	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
 	if err == nil {
 		err = ends.Error()

@@ -42,10 +42,10 @@ import (
 
 const (
 	scope           = "ingest"
-	maxQueued       = 128 // batches between two stages
-	eventOverhead   = 256 // bytes of bookkeeping for one event, roughly
-	watchdogPerGap  = 8   // looks of the watchdog in one delivery time-out
-	keptInFile      = 8192
+	maxQueued       = 128  // batches between two stages
+	eventOverhead   = 256  // bytes of bookkeeping for one event, roughly
+	watchdogPerGap  = 8    // looks of the watchdog in one delivery time-out
+	keptInFile      = 4096 // together with a full transaction they fit into one record
 	largestBatch    = 64 << 20
 	progressOverdue = "Kafka at %v has acknowledged nothing for %s"
 )
@@ -97,7 +97,9 @@ type Ingester struct {
 	current place // prepared
 	durable place // acknowledged: nothing before it can be lost
 	queue   []*batch
-	drained *sync.Cond // on mu: the queue became empty, or the run failed
+	drained *sync.Cond // on mu: durable moved, or the run failed
+	handed  int64      // batches read
+	settled int64      // batches acknowledged, in order
 	advance chan struct{}
 	asked   chan struct{}
 	acks    atomic.Int64 // grows with every acknowledgement
@@ -190,6 +192,9 @@ func (in *Ingester) Run(ctx context.Context) error {
 	})()
 
 	limits, err := ensureTopics(ctx, in.cfg, in.deps)
+	if ctx.Err() != nil {
+		return nil // stopped before anything was begun
+	}
 	if err != nil {
 		return err
 	}
@@ -228,12 +233,7 @@ func (in *Ingester) open(ctx context.Context) (stop func(), err error) {
 			return func() {}, err
 		}
 	}
-	if in.cfg.Delivery == ExactlyOnce {
-		err = in.fenceAndLoad(ctx, saved)
-	} else if saved != nil {
-		err = in.restore(saved)
-	}
-	if err != nil {
+	if err = in.load(ctx, saved); err != nil {
 		stop()
 		return func() {}, err
 	}
@@ -346,6 +346,11 @@ func (in *Ingester) watchdog(ctx context.Context) {
 func (in *Ingester) Resume() (lastEventID, since string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	// Without a position the server begins at its end, and what it sent since
+	// the last connection would be lost: wait for the first one.
+	for in.durable.vec.Empty() && in.handed > in.settled && in.runCtx.Err() == nil {
+		in.drained.Wait()
+	}
 	d := in.durable
 	in.conn = &connection{from: in.resumeAt(d), receipt: d.seq + 1}
 	if in.conn.from.Empty() {
@@ -371,6 +376,9 @@ func (in *Ingester) Events(events []sse.Event, receivedAt time.Time) error {
 	if err := in.budget.Acquire(in.runCtx, b.weight); err != nil {
 		return context.Cause(in.runCtx)
 	}
+	in.mu.Lock()
+	in.handed++
+	in.mu.Unlock()
 	for range events {
 		fault.Reach(scope, fault.IngestReceived)
 	}
@@ -450,9 +458,8 @@ func (in *Ingester) acknowledged(b *batch) {
 	in.queue = append(in.queue[:0], in.queue[moved:]...)
 	clear(in.queue[len(in.queue):cap(in.queue)])
 	in.durable = gone[moved-1].end
-	if len(in.queue) == 0 {
-		in.drained.Broadcast()
-	}
+	in.settled += int64(moved)
+	in.drained.Broadcast()
 	in.mu.Unlock()
 	for _, g := range gone {
 		in.release(g)

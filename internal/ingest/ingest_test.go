@@ -302,6 +302,34 @@ func TestAnOpaqueIDIsResumedVerbatimAndOnlyAfterItsAcknowledgement(t *testing.T)
 	}
 }
 
+func TestAReconnectBeforeTheFirstAcknowledgementWaitsForIt(t *testing.T) {
+	// With no position a server begins at its end: what it sent between the two
+	// connections would be lost.
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var slow atomic.Int64
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if slow.Add(1) < 3 {
+			c.SleepControl(func() { time.Sleep(100 * time.Millisecond) })
+		}
+		return nil, nil, false
+	})
+	fs, _, _ := frames(13, 60, 2000)
+	s := &stream{frames: fs, cuts: []int{5}}
+	if _, err := Run(context.Background(), testConfig(t, serve(t, s), c.ListenAddrs(), AtLeastOnce), Deps{}); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ids) < 2 || s.ids[0] != "" || s.ids[1] == "" {
+		t.Errorf("positions sent: %q", s.ids)
+	}
+}
+
 func TestAnEventThatTheServerSendsTwiceIsPublishedTwice(t *testing.T) {
 	// Only what a resume repeats is dropped: the topic holds what the stream held.
 	brokers := fakeKafka(t)
@@ -560,17 +588,27 @@ func TestConfigNamesEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestExactlyOnceBeginsAtThePositionOfAnAtLeastOnceFile(t *testing.T) {
-	fs, _, _ := frames(12, 80, 4000)
-	s := &stream{frames: fs, cuts: []int{40, -1}}
+func TestAChangeOfDeliveryGoesOnWhereTheOtherOneStopped(t *testing.T) {
+	fs, _, _ := frames(12, 100, 4000)
+	s := &stream{frames: fs}
 	brokers := fakeKafka(t)
 	cfg := testConfig(t, serve(t, s), brokers, AtLeastOnce)
-	if _, err := Run(context.Background(), cfg, Deps{}); err != nil {
-		t.Fatal(err)
+	for i, d := range []Delivery{AtLeastOnce, ExactlyOnce, AtLeastOnce, ExactlyOnce, AtLeastOnce} {
+		s.mu.Lock()
+		s.cuts = []int{20 * (i + 1), -1}
+		s.mu.Unlock()
+		cfg.Delivery = d
+		if _, err := Run(context.Background(), cfg, Deps{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.mu.Lock()
 	s.cuts = nil
+	ids := strings.Join(s.ids[1:], "; ")
 	s.mu.Unlock()
+	if strings.Contains(ids, "; ;") || strings.HasPrefix(ids, ";") {
+		t.Errorf("a start had no position: %q", ids)
+	}
 	cfg.Delivery = ExactlyOnce
 	if _, err := Run(context.Background(), cfg, Deps{}); err != nil {
 		t.Fatal(err)

@@ -349,6 +349,17 @@ type State struct {
 // StateVersion is the version that this build writes and reads.
 const StateVersion = 1
 
+// After reports whether s was saved later than o. A time that cannot be read is
+// the earliest.
+func (s *State) After(o *State) bool {
+	a, err := time.Parse(time.RFC3339Nano, s.SavedAt)
+	if err != nil {
+		return false
+	}
+	b, err := time.Parse(time.RFC3339Nano, o.SavedAt)
+	return err != nil || a.After(b)
+}
+
 // Overlap is how much earlier than the position a resume begins.
 func (s *State) Overlap(configured time.Duration) time.Duration {
 	return max(configured, min(time.Duration(s.DisorderMillis)*time.Millisecond, MaxOverlap))
