@@ -221,10 +221,7 @@ func consume(t testing.TB, brokers []string, topic string) []*kgo.Record {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := settled(ctx, t, kadm.NewClient(cl), topic)
 	left := map[int32]int64{}
 	ends.Each(func(o kadm.ListedOffset) {
 		if o.Offset > 0 {
@@ -247,6 +244,31 @@ func consume(t testing.TB, brokers []string, topic string) []*kgo.Record {
 		})
 	}
 	return out
+}
+
+// settled waits until no transaction is open: a commit is acknowledged before
+// its markers are in the partitions.
+func settled(ctx context.Context, t testing.TB, adm *kadm.Client, topic string) kadm.ListedOffsets {
+	t.Helper()
+	for {
+		stable, err := adm.ListCommittedOffsets(ctx, topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends, err := adm.ListEndOffsets(ctx, topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := true
+		ends.Each(func(o kadm.ListedOffset) {
+			s, ok := stable.Lookup(o.Topic, o.Partition)
+			same = same && ok && s.Offset == o.Offset
+		})
+		if same {
+			return ends
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func header(r *kgo.Record, key string) string {

@@ -9,6 +9,11 @@ import (
 // topic, every violation in the dead-letter topic; exactly once where asked.
 func checkDelivery(t *testing.T, fs []frame, brokers []string, exact bool) (extra int) {
 	t.Helper()
+	return checkDeliveryOf(t, "wiki.recentchange", fs, brokers, exact)
+}
+
+func checkDeliveryOf(t *testing.T, topic string, fs []frame, brokers []string, exact bool) (extra int) {
+	t.Helper()
 	wantGood, wantBad := map[string]int{}, map[string]int{}
 	for _, f := range fs {
 		switch {
@@ -19,7 +24,7 @@ func checkDelivery(t *testing.T, fs []frame, brokers []string, exact bool) (extr
 			wantBad[f.data]++
 		}
 	}
-	for topic, want := range map[string]map[string]int{"wiki.recentchange": wantGood, "wiki.recentchange.dlq": wantBad} {
+	for topic, want := range map[string]map[string]int{topic: wantGood, topic + ".dlq": wantBad} {
 		got := tally(consume(t, brokers, topic))
 		for v, n := range want {
 			if got[v] < n {
