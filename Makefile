@@ -18,7 +18,7 @@ help: ## List the targets
 .PHONY: build
 build: ## Build bin/weir
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/weir
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/weir
 
 .PHONY: tools
 tools: ## Fetch what the tests use from the package registries: Kafka, Python readers

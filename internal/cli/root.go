@@ -127,7 +127,10 @@ func newRoot(g *globals) *cobra.Command {
 	f.StringVar(&g.logLevel, "log-level", envOr("WEIR_LOG_LEVEL", "warn"), "log `level`: debug, info, warn, error")
 	f.StringVar(&g.logFormat, "log-format", "text", "logs as `text|json`, on standard error")
 	root.AddCommand(
-		newVersion(g),
+		newDemo(g), newRun(g), newIngest(g), newReplay(g),
+		newInit(g), newValidate(g),
+		newStatus(g), newCheckpoint(g), newAudit(g), newProve(g),
+		newVersion(g), newBroker(),
 	)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root

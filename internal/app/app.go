@@ -1,0 +1,213 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirlake/weir/internal/broker"
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/engine"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/pipeline"
+)
+
+// Options are what a command adds to the pipeline file.
+type Options struct {
+	Logger *slog.Logger
+	Clock  clock.Clock
+	// Executable runs the embedded broker; empty is this program.
+	Executable string
+	// TakeOver claims queries although another instance seems alive.
+	TakeOver bool
+	// OnProgress and OnAlert are called by the queries.
+	OnProgress func(engine.Progress)
+	OnAlert    func(query, text string)
+	// Queries limits the queries that are built; nil builds all.
+	Queries []string
+}
+
+// App is an opened pipeline: a broker that answers, a catalog, queries that are
+// ready to run.
+type App struct {
+	P       *pipeline.Pipeline
+	Catalog *lake.Catalog
+	Kafka   broker.Config
+
+	opts     Options
+	child    *broker.Child
+	nodes    []*node
+	progress *progressSink
+	closers  []func() error
+	notify   map[string]*notifier // by table
+}
+
+// Open starts what the pipeline needs and builds its queries. Nothing is
+// claimed or read before Run.
+func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err error) {
+	a = &App{P: p, opts: o, notify: map[string]*notifier{}}
+	a.fillOptions()
+	defer func() {
+		if err != nil {
+			_ = a.Close()
+		}
+	}()
+	if err := a.openKafka(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.openCatalog(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.openProgress(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.buildQueries()
+}
+
+func (a *App) fillOptions() {
+	if a.opts.Clock == nil {
+		a.opts.Clock = clock.System{}
+	}
+	if a.opts.Logger == nil {
+		a.opts.Logger = slog.Default()
+	}
+}
+
+// Close ends everything that Open began; the embedded broker last.
+func (a *App) Close() error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	a.closers = nil
+	return errors.Join(errs...)
+}
+
+// Queries are the built queries, upstream first.
+func (a *App) Queries() []*engine.Query {
+	var out []*engine.Query
+	for _, l := range levels(a.nodes) {
+		for _, n := range l {
+			out = append(out, n.query)
+		}
+	}
+	return out
+}
+
+// KafkaConfig is how the pipeline's broker is reached. For an embedded broker
+// bootstrap is the address that it answers at.
+func KafkaConfig(k *pipeline.Kafka, bootstrap string) broker.Config {
+	c := broker.Config{BootstrapServers: k.BootstrapServers, ClientID: k.ClientID}
+	if bootstrap != "" {
+		c.BootstrapServers = []string{bootstrap}
+	}
+	if k.TLS != nil {
+		c.TLS = broker.TLS{
+			Enabled: true, CAFile: k.TLS.CAFile, CertFile: k.TLS.CertFile, KeyFile: k.TLS.KeyFile,
+			ServerName: k.TLS.ServerName, InsecureSkipVerify: k.TLS.InsecureSkipVerify,
+		}
+	}
+	if k.SASL != nil {
+		c.SASL = broker.SASL{Mechanism: k.SASL.Mechanism, Username: k.SASL.Username.Reveal(), Password: k.SASL.Password.Reveal()}
+	}
+	return c
+}
+
+func (a *App) openKafka(ctx context.Context) error {
+	k := a.P.Kafka
+	if k == nil {
+		return nil
+	}
+	bootstrap := ""
+	if k.Embedded != nil {
+		exe := a.opts.Executable
+		if exe == "" {
+			var err error
+			if exe, err = os.Executable(); err != nil {
+				return fmt.Errorf("find this program, to run the embedded broker: %w", err)
+			}
+		}
+		child, err := broker.Spawn(ctx, exe, broker.EmbeddedConfig{DataDir: k.Embedded.DataDir, Port: k.Embedded.Port})
+		if err != nil {
+			return failure.Wrap(failure.Unreachable, err, "start the embedded broker in %s", k.Embedded.DataDir)
+		}
+		a.child = child
+		a.closers = append(a.closers, func() error { return child.Stop(context.WithoutCancel(ctx)) })
+		bootstrap = child.Bootstrap()
+	}
+	a.Kafka = KafkaConfig(k, bootstrap)
+	return a.createTopics(ctx, k.Topics)
+}
+
+// KafkaOptions are the client options of the pipeline's broker.
+func (a *App) KafkaOptions() ([]kgo.Opt, error) { return broker.ClientOptions(a.Kafka) }
+
+func (a *App) openCatalog(ctx context.Context) error {
+	c, err := lake.Open(ctx, lake.Config{
+		Type: a.P.Catalog.Type, Name: a.P.Catalog.Name, URI: a.P.Catalog.SQLitePath(), Warehouse: a.P.Warehouse,
+	})
+	if err != nil {
+		return err
+	}
+	a.Catalog = c
+	a.closers = append(a.closers, c.Close)
+	return nil
+}
+
+// instanceID names this deployment of a query: the same checkpoint on the same
+// host is the same instance, restarted.
+func instanceID(checkpointDir, query string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	abs, err := filepath.Abs(checkpointDir)
+	if err != nil {
+		abs = checkpointDir
+	}
+	return host + "-" + marker.Hash([]byte(host + "\x00" + abs + "\x00" + query))[:12]
+}
+
+// notifier tells the readers of a table that a batch was committed to it. It
+// never blocks the writer: a reader that has not looked yet will see the newest
+// head anyway.
+type notifier struct {
+	mu   sync.Mutex
+	subs []chan struct{}
+}
+
+func (n *notifier) subscribe() <-chan struct{} {
+	ch := make(chan struct{}, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.subs = append(n.subs, ch)
+	return ch
+}
+
+func (n *notifier) signal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, ch := range n.subs {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (a *App) notifierOf(table string) *notifier {
+	n, ok := a.notify[table]
+	if !ok {
+		n = &notifier{}
+		a.notify[table] = n
+	}
+	return n
+}

@@ -1,0 +1,213 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/checkpoint"
+	"github.com/weirlake/weir/internal/engine"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/operator"
+	"github.com/weirlake/weir/internal/pipeline"
+	sinkiceberg "github.com/weirlake/weir/internal/sink/iceberg"
+	"github.com/weirlake/weir/internal/source"
+	sourceiceberg "github.com/weirlake/weir/internal/source/iceberg"
+	"github.com/weirlake/weir/internal/source/kafka"
+)
+
+// buildQueries makes every query of the pipeline and puts it at its level.
+func (a *App) buildQueries() error {
+	level := map[string]int{} // by table written
+	left := slices.Clone(a.P.Queries)
+	for len(left) > 0 {
+		var later []pipeline.Query
+		for _, q := range left {
+			up, ready := 0, true
+			if q.From.Table != nil && a.writes(q.From.Table.Name) {
+				l, done := level[q.From.Table.Name]
+				up, ready = l+1, done
+			}
+			if !ready {
+				later = append(later, q)
+				continue
+			}
+			level[q.To.Iceberg.Table] = max(level[q.To.Iceberg.Table], up)
+			if a.opts.Queries != nil && !slices.Contains(a.opts.Queries, q.Name) {
+				continue
+			}
+			built, err := a.buildQuery(q)
+			if err != nil {
+				return err
+			}
+			a.nodes = append(a.nodes, &node{query: built, level: up})
+		}
+		if len(later) == len(left) {
+			return failure.New(failure.Config, "%s: the queries read each other's tables in a circle", a.P.File)
+		}
+		left = later
+	}
+	return nil
+}
+
+// writes reports whether one of the pipeline's queries writes the table.
+func (a *App) writes(table string) bool {
+	return slices.ContainsFunc(a.P.Queries, func(q pipeline.Query) bool { return q.To.Iceberg.Table == table })
+}
+
+// CheckpointDir is the folder of a query's checkpoint.
+func CheckpointDir(p *pipeline.Pipeline, q pipeline.Query) string {
+	if q.CheckpointLocation != "" {
+		return q.CheckpointLocation
+	}
+	return filepath.Join(p.CheckpointLocation, q.Name)
+}
+
+func (a *App) buildQuery(q pipeline.Query) (*engine.Query, error) {
+	transform, err := Transform(q)
+	if err != nil {
+		return nil, err
+	}
+	src, opts, err := a.buildSource(q)
+	if err != nil {
+		return nil, err
+	}
+	a.closers = append(a.closers, src.Close)
+	outputs, err := a.buildSinks(q, transform)
+	if err != nil {
+		return nil, err
+	}
+	dir := CheckpointDir(a.P, q)
+	store, err := objstore.OpenLocal(dir, objstore.LocalOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("query %s: checkpoint: %w", q.Name, err)
+	}
+	opts.Trigger = engine.Trigger{ProcessingTime: q.Trigger.ProcessingTime, AvailableNow: q.Trigger.AvailableNow, Once: q.Trigger.Once}
+	opts.OnLostCheckpoint = checkpoint.OnLostCheckpoint(q.OnLostCheckpoint)
+	opts.TakeOver = a.opts.TakeOver
+	opts.InstanceID = instanceID(dir, q.Name)
+	out := &engine.Query{
+		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,
+		Checkpoint: store, LockDir: dir, Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
+	}
+	if a.progress != nil {
+		out.Progress = a.progress
+	}
+	signal := a.notifierOf(q.To.Iceberg.Table)
+	out.OnProgress = func(p engine.Progress) {
+		signal.signal()
+		if a.opts.OnProgress != nil {
+			a.opts.OnProgress(p)
+		}
+	}
+	if a.opts.OnAlert != nil {
+		out.OnAlert = func(text string) { a.opts.OnAlert(q.Name, text) }
+	}
+	return out, nil
+}
+
+// Transform is the operator chain of a query: declared columns, or the Kafka
+// rows as they are.
+func Transform(q pipeline.Query) (operator.Transform, error) {
+	if q.Parse == nil {
+		return operator.NewPassthrough(batch.KafkaSchema), nil
+	}
+	cfg := operator.Config{Filter: q.Filter, Dedup: q.DropDuplicatesWithinWatermark, DeadLetter: q.DeadLetter != nil}
+	for _, c := range q.Parse.Columns {
+		cfg.Columns = append(cfg.Columns, operator.Column{Name: c.Name, Path: c.Path, Source: c.Source, Type: c.Type, Required: c.Required, TimeFormat: c.TimeFormat})
+	}
+	if w := q.Watermark; w != nil {
+		cfg.Watermark = &operator.Watermark{Column: w.Column, Delay: w.Delay, MaxFutureSkew: w.MaxFutureSkew}
+	}
+	t, err := operator.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", q.Name, err)
+	}
+	return t, nil
+}
+
+func (a *App) buildSource(q pipeline.Query) (source.Source, engine.Options, error) {
+	if t := q.From.Table; t != nil {
+		ident, err := lake.ParseName(t.Name)
+		if err != nil {
+			return nil, engine.Options{}, err
+		}
+		src, err := sourceiceberg.New(sourceiceberg.Config{
+			Name: t.Name, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
+			Load:    func(ctx context.Context) (*table.Table, error) { return a.Catalog.LoadTable(ctx, ident) },
+			Pointer: func(ctx context.Context) (string, error) { return a.Catalog.MetadataLocation(ctx, ident) },
+			Notify:  a.notifierOf(t.Name).subscribe(),
+		})
+		return src, engine.Options{MaxOffsetsPerTrigger: t.MaxOffsetsPerTrigger, FailOnDataLoss: t.FailOnDataLoss}, err
+	}
+	k := q.From.Kafka
+	cfg := kafka.Config{
+		Client: a.Kafka, Topics: k.Topics, TopicPattern: k.TopicPattern, Partitions: k.Partitions.String(),
+		TolerateDataLoss: !k.FailOnDataLoss, GroupID: k.GroupID,
+	}
+	switch {
+	case k.StartingTimestamp != nil:
+		cfg.StartingTimestamp = strconv.FormatInt(int64(*k.StartingTimestamp), 10)
+	case k.StartingOffsetsByTimestamp != nil:
+		cfg.StartingOffsetsByTimestamp = encodeOffsets(k.StartingOffsetsByTimestamp)
+	case k.StartingOffsets.Mode == pipeline.Specific:
+		cfg.StartingOffsets = encodeOffsets(k.StartingOffsets.Offsets)
+	default:
+		cfg.StartingOffsets = k.StartingOffsets.Mode
+	}
+	src, err := kafka.New(cfg, a.opts.Clock, a.opts.Logger)
+	return src, engine.Options{MaxOffsetsPerTrigger: k.MaxOffsetsPerTrigger, FailOnDataLoss: k.FailOnDataLoss}, err
+}
+
+func encodeOffsets(m map[string]map[int32]int64) string {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // maps of numbers
+	}
+	return string(b)
+}
+
+func (a *App) buildSinks(q pipeline.Query, t operator.Transform) ([]engine.Output, error) {
+	shapes := t.Outputs()
+	mainSink, err := a.icebergSink(q.Name, q.To.Iceberg.Table, sinkiceberg.Main, shapes[operator.Main], q.To.Iceberg.PartitionBy, q.To.Iceberg.Properties)
+	if err != nil {
+		return nil, err
+	}
+	outputs := []engine.Output{{Name: operator.Main, Sink: mainSink}}
+	if q.DeadLetter != nil {
+		side, err := a.icebergSink(q.Name, q.DeadLetter.Table, sinkiceberg.Side, shapes[operator.DeadLetter], nil, q.DeadLetter.Properties)
+		if err != nil {
+			return nil, err
+		}
+		outputs = append(outputs, engine.Output{Name: operator.DeadLetter, Sink: side})
+	}
+	return outputs, nil
+}
+
+func (a *App) icebergSink(query, name string, role sinkiceberg.Role, shape *arrow.Schema, by []pipeline.PartitionField, props map[string]string) (*sinkiceberg.Sink, error) {
+	ident, err := lake.ParseName(name)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := icebergSchema(shape)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := partitionSpec(name, schema, by)
+	if err != nil {
+		return nil, err
+	}
+	return sinkiceberg.New(sinkiceberg.Options{
+		Catalog: a.Catalog, Table: ident, Query: query, Role: role, Arrow: shape, Schema: schema,
+		Partition: spec, Properties: props, Clock: a.opts.Clock,
+	})
+}

@@ -1,0 +1,109 @@
+package app
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirlake/weir/internal/engine"
+)
+
+// node is a query with its place in the graph of tables.
+type node struct {
+	query *engine.Query
+	// level is 0 for queries over Kafka, 1 + the greatest level of the queries
+	// that feed its table otherwise.
+	level int
+	drain chan struct{}
+	done  chan struct{}
+}
+
+// levels groups the queries so that each comes after those that feed it.
+func levels(nodes []*node) [][]*node {
+	var out [][]*node
+	for _, n := range nodes {
+		for len(out) <= n.level {
+			out = append(out, nil)
+		}
+		out[n.level] = append(out[n.level], n)
+	}
+	return out
+}
+
+// RunOnce works off what is there, level by level, and returns.
+func (a *App) RunOnce(ctx context.Context) error {
+	for _, level := range levels(a.nodes) {
+		g, gctx := errgroup.WithContext(ctx)
+		for _, n := range level {
+			n.query.Options.Trigger = engine.Trigger{AvailableNow: true}
+			n.query.Drain = nil
+			g.Go(func() error { return n.query.Run(gctx) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+	return a.flush(ctx)
+}
+
+// Run runs every query as its trigger says, at the same time, until ctx ends,
+// drained is closed, or one of them fails: a query that stops on an error stops
+// the pipeline, with that error's exit code. When drained is closed, queries
+// work off what is there, those upstream first, and Run returns.
+func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, n := range a.nodes {
+		n.drain, n.done = make(chan struct{}), make(chan struct{})
+		n.query.Drain = n.drain
+		g.Go(func() error {
+			defer close(n.done)
+			return n.query.Run(gctx)
+		})
+	}
+	finished := make(chan struct{})
+	var waiter sync.WaitGroup
+	waiter.Go(func() { a.drainLevels(gctx, drained, finished) })
+	err := g.Wait()
+	close(finished)
+	waiter.Wait()
+	if flushErr := a.flush(context.WithoutCancel(ctx)); err == nil {
+		err = flushErr
+	}
+	return err
+}
+
+// drainLevels tells the queries to end, upstream first: a query over a table is
+// told when those that feed the table have returned.
+func (a *App) drainLevels(ctx context.Context, drained, finished <-chan struct{}) {
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		return
+	case <-finished:
+		return
+	}
+	for _, level := range levels(a.nodes) {
+		for _, n := range level {
+			close(n.drain)
+		}
+		for _, n := range level {
+			select {
+			case <-n.done:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// flush makes the progress rows visible.
+func (a *App) flush(ctx context.Context) error {
+	if a.progress == nil {
+		return nil
+	}
+	return a.progress.Flush(ctx)
+}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/broker"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/pipeline"
+)
+
+// auditFlags are the flags of an audit without a pipeline file.
+type auditFlags struct {
+	table, topic, kafka, catalog, catalogName string
+	partitionColumn, offsetColumn, topicCol   string
+}
+
+func newAudit(g *globals) *cobra.Command {
+	var f auditFlags
+	cmd := &cobra.Command{
+		Use:   "audit [FILE]",
+		Short: "Count every table against its Kafka topic, with an implementation of its own",
+		Long: `Compares the set of (partition, offset) of each table with what a read_committed
+reader of its topic gets: missing and extra ranges, doubled rows, files that are
+live twice or missing. For a table that reads another one: distinct event ids,
+and whether the counts of all batches add up.
+
+With FILE, every table of the pipeline. Without, any Iceberg table that keeps
+partition and offset, whoever wrote it:
+
+  weir audit --table bronze.events --topic events --kafka localhost:9092 --catalog catalog.db
+
+Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var cfg audit.Config
+			done := func() {}
+			var err error
+			switch {
+			case len(args) == 1 && f.table == "":
+				cfg, done, err = g.auditPipeline(cmd.Context(), args[0])
+			case len(args) == 0 && f.table != "":
+				cfg, err = f.config()
+			default:
+				err = failure.New(failure.Config, "audit takes a pipeline FILE, or --table with --topic, --kafka and --catalog")
+			}
+			if err != nil {
+				return err
+			}
+			defer done()
+			report, err := audit.Run(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if err := g.print(report, func(w io.Writer) error { report.WriteText(w); return nil }); err != nil {
+				return err
+			}
+			return auditExit(report)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.table, "table", "", "table `namespace.name`, or its folder or metadata file")
+	fl.StringVar(&f.topic, "topic", "", "its `topic`")
+	fl.StringVar(&f.kafka, "kafka", "", "bootstrap `servers`")
+	fl.StringVar(&f.catalog, "catalog", "", "SQLite `file` of the SQL catalog; empty where --table is a path")
+	fl.StringVar(&f.catalogName, "catalog-name", "weir", "`name` of the catalog")
+	fl.StringVar(&f.topicCol, "topic-column", "", "`column` with the topic (default topic)")
+	fl.StringVar(&f.partitionColumn, "partition-column", "", "`column` with the partition (default partition)")
+	fl.StringVar(&f.offsetColumn, "offset-column", "", "`column` with the offset (default offset)")
+	return cmd
+}
+
+func auditExit(r *audit.Report) error {
+	switch {
+	case r.Mismatched():
+		return exitCode(failure.Mismatch)
+	case !r.Exact():
+		return exitCode(failure.Inconclusive)
+	}
+	return nil
+}
+
+func (f auditFlags) config() (audit.Config, error) {
+	if f.topic == "" || f.kafka == "" {
+		return audit.Config{}, failure.New(failure.Config, "audit --table needs --topic and --kafka")
+	}
+	cfg := audit.Config{
+		Brokers: strings.Split(f.kafka, ","), Catalog: audit.PathCatalog{},
+		Tables: []audit.TableConfig{{Name: f.table, Topic: f.topic,
+			Columns: audit.Columns{Topic: f.topicCol, Partition: f.partitionColumn, Offset: f.offsetColumn}}},
+	}
+	if f.catalog != "" {
+		cfg.Catalog = audit.SQLiteCatalog{Path: f.catalog, Name: f.catalogName}
+	}
+	return cfg, nil
+}
+
+// auditPipeline is the audit of every table of a pipeline. Its embedded broker,
+// if it has one, is started where it does not run already.
+func (g *globals) auditPipeline(ctx context.Context, file string) (audit.Config, func(), error) {
+	p, err := g.load(file)
+	if err != nil {
+		return audit.Config{}, nil, err
+	}
+	kafka, stop, err := app.Reach(ctx, p)
+	if err != nil {
+		return audit.Config{}, nil, err
+	}
+	cfg, err := auditConfig(p, kafka)
+	return cfg, stop, err
+}
+
+// auditConfig names every table of the pipeline with what feeds it.
+func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error) {
+	opts, err := broker.ClientOptions(kafka)
+	if err != nil {
+		return audit.Config{}, err
+	}
+	cfg := audit.Config{
+		Catalog: audit.SQLiteCatalog{Path: p.Catalog.SQLitePath(), Name: p.Catalog.Name},
+		Brokers: kafka.BootstrapServers, KafkaOptions: opts, ProgressTable: p.Ops.ProgressTable,
+	}
+	for _, q := range p.Queries {
+		t := audit.TableConfig{Name: q.To.Iceberg.Table}
+		if q.DeadLetter != nil {
+			t.DeadLetterTable = q.DeadLetter.Table
+		}
+		switch {
+		case q.From.Table != nil:
+			t.Upstream = q.From.Table.Name
+			t.StartsLater = q.From.Table.StartingOffsets.Mode == pipeline.Latest
+		case len(q.From.Kafka.Topics) == 1:
+			t.Topic = q.From.Kafka.Topics[0]
+			t.StartsLater = q.From.Kafka.StartingOffsets.Mode != pipeline.Earliest
+		default:
+			return audit.Config{}, failure.New(failure.Config, "query %s reads several topics: audit its table with --table and --topic, one topic at a time", q.Name)
+		}
+		cfg.Tables = append(cfg.Tables, t)
+	}
+	if len(cfg.Tables) == 0 {
+		return audit.Config{}, failure.New(failure.Config, "%s has no queries, so no tables", filepath.Base(p.File))
+	}
+	return cfg, nil
+}

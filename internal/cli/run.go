@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/engine"
+)
+
+func newRun(g *globals) *cobra.Command {
+	var once, takeOver bool
+	var only []string
+	cmd := &cobra.Command{
+		Use:   "run FILE",
+		Short: "Run a pipeline: ingestion and every query, until stopped",
+		Long: `Runs everything in one process. SIGTERM stops cleanly: a batch that has begun to
+commit is finished, one that has not is run again by the next start.
+
+With --once, what is there now is worked off (Spark's availableNow), upstream
+queries first, and the command returns; ingestion is not started.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := g.load(args[0])
+			if err != nil {
+				return err
+			}
+			a, err := app.Open(cmd.Context(), p, app.Options{
+				Logger: g.log, TakeOver: takeOver, Queries: only, OnProgress: g.progressLine(),
+				OnAlert: func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
+			})
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			if once {
+				return a.RunOnce(cmd.Context())
+			}
+			return runAll(cmd.Context(), a)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&once, "once", false, "work off what is there and return")
+	f.BoolVar(&takeOver, "take-over", false, "claim the queries although another instance seems alive")
+	f.StringSliceVar(&only, "query", nil, "run only this `query` (repeatable)")
+	return cmd
+}
+
+// runAll runs ingestion beside the queries until ctx ends or one fails.
+func runAll(ctx context.Context, a *app.App) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, def := range a.P.Ingest {
+		in, err := a.Ingester(def.Name, http.DefaultClient)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return in.Run(gctx) })
+	}
+	g.Go(func() error { return a.Run(gctx, nil) })
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// progressLine prints one line a batch: JSON with --output json, else text on
+// standard error.
+func (g *globals) progressLine() func(engine.Progress) {
+	return func(p engine.Progress) {
+		if g.json() {
+			_ = g.print(p, nil)
+			return
+		}
+		fmt.Fprintf(g.stderr, "%s %-10s batch %-5d %8d in %8d out  late %d  dup %d  dead %d  %4d ms  lag %d\n",
+			p.CommittedAt.Format("15:04:05"), p.QueryName, p.BatchID, p.InputRows, p.OutputRows,
+			p.RowsDroppedByWatermark, p.RowsDuplicate, p.RowsDeadLettered, p.DurationMs["triggerExecution"], p.LagOffsets)
+	}
+}

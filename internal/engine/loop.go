@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/checkpoint"
+	"github.com/weirlake/weir/internal/failure"
+)
+
+// Run starts the query and runs batches until its trigger is done or ctx ends.
+// A stop through ctx is clean: it returns nil. Every other end is a classified
+// error.
+func (q *Query) Run(ctx context.Context) error {
+	if err := q.Validate(); err != nil {
+		return err
+	}
+	q.defaults()
+	unlock, err := q.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, pending, err := q.start(ctx)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	return stopped(ctx, r.loop(ctx, pending))
+}
+
+// stopped turns the error of a stop that was asked for into a clean end.
+func stopped(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && (errors.Is(err, context.Canceled) || failure.Is(err, failure.Unreachable)) {
+		return nil
+	}
+	return err
+}
+
+// loop plans batches as the trigger says. pending, if any, is finished first.
+func (r *run) loop(ctx context.Context, pending *checkpoint.Plan) error {
+	if pending != nil {
+		if _, err := r.runBatch(ctx, pending); err != nil {
+			return err
+		}
+	}
+	switch t := r.q.Options.Trigger; {
+	case t.Once, t.AvailableNow:
+		return r.untilCaughtUp(ctx)
+	default:
+		return r.onInterval(ctx, t.ProcessingTime)
+	}
+}
+
+// untilCaughtUp reads what is there now and stops. What arrives meanwhile may
+// ride along in a batch; it never makes the run longer by itself.
+func (r *run) untilCaughtUp(ctx context.Context) error {
+	planned, err := r.q.Source.Plan(ctx, r.pos, 0)
+	if err != nil {
+		return err
+	}
+	target := planned.Latest
+	for r.limit != nil || !covers(r.pos, target) {
+		did, err := r.runBatch(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if !did {
+			return nil
+		}
+		if err := r.care(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// covers reports whether pos has reached target in every partition.
+func covers(pos, target batch.Position) bool {
+	return pos.Offsets(target) == 0
+}
+
+// onInterval runs a batch at most once an interval, aligned to the first, and
+// waits for news in between. When the query is told to drain, it works off what
+// is there and ends.
+func (r *run) onInterval(ctx context.Context, every time.Duration) error {
+	idle, wake := context.WithCancel(ctx)
+	defer wake()
+	if r.q.Drain != nil {
+		go func() {
+			select {
+			case <-r.q.Drain:
+				wake()
+			case <-idle.Done():
+			}
+		}()
+	}
+	next := r.q.Clock.Now()
+	for {
+		if idle.Err() != nil && ctx.Err() == nil {
+			return r.untilCaughtUp(ctx)
+		}
+		did, err := r.runBatch(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if did {
+			if err := r.care(ctx); err != nil {
+				return err
+			}
+		} else if err := r.q.Source.Wait(idle, r.pos); err != nil && idle.Err() == nil {
+			return err
+		}
+		if every > 0 {
+			now := r.q.Clock.Now()
+			for next = next.Add(every); next.Before(now); next = next.Add(every) {
+				// An overrun skips triggers, as in Spark; it never stacks them up.
+			}
+			if err := r.q.Clock.Sleep(idle, next.Sub(now)); err != nil && idle.Err() == nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// care is what is done between two batches every so often: table care by the
+// sinks, and letting go of checkpoint files that nothing needs any more.
+func (r *run) care(ctx context.Context) error {
+	if r.next%maintainEvery != 0 {
+		return nil
+	}
+	for _, s := range r.sinks {
+		if m, ok := s.Sink.(Maintainer); ok {
+			if err := m.Maintain(ctx); err != nil {
+				r.q.Logger.Warn("table care failed, it is tried again later", "query", r.q.Name, "table", s.Sink.Name(), "error", err)
+			}
+		}
+	}
+	keep := r.next - retainBatches
+	if r.q.Progress != nil {
+		recorded, err := r.q.Progress.Recorded(ctx, r.q.Name, r.id.queryID)
+		if err != nil {
+			r.q.Logger.Warn("progress table not readable, the commit log is kept whole", "query", r.q.Name, "error", err)
+			return nil
+		}
+		// commits/N carries the progress row until the table shows it.
+		keep = min(keep, recorded)
+	}
+	if keep <= 0 {
+		return nil
+	}
+	if err := r.log.Purge(ctx, keep); err != nil {
+		r.q.Logger.Warn("old checkpoint entries not removed", "query", r.q.Name, "error", err)
+	}
+	for _, f := range r.stateT {
+		if err := r.state.Purge(ctx, f); err != nil {
+			r.q.Logger.Warn("old state files not removed", "query", r.q.Name, "operator", f.Operator, "error", err)
+		}
+	}
+	return nil
+}
+
+// Claim starts the query as Run does, decides and claims, and runs no batch:
+// what `weir checkpoint` needs to settle a query by hand.
+func (q *Query) Claim(ctx context.Context) error {
+	if err := q.Validate(); err != nil {
+		return err
+	}
+	q.defaults()
+	unlock, err := q.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, _, err = q.start(ctx)
+	return err
+}
