@@ -33,18 +33,24 @@ var allowed = map[string][]string{
 	"state":      {"marker", "objstore", "operator", "failure", "clock"},
 	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
 	// Tables.
-	"lake":              {"batch", "marker", "failure", "fault", "clock"},
+	"lake": {"batch", "marker", "failure", "fault", "clock"},
+	// Delta: the protocol's reader and writer, and its sink.
+	"delta":             {"objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
+	"sink/delta":        {"sink", "delta", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
+	"lake/datafile":     {"failure", "clock", "batch"},
+	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
 	"broker":            {"failure", "clock"},
 	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
-	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake"},
+	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
-	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake"},
-	"sink/progress":     {"failure", "clock", "lake", "marker", "batch", "fault"},
+	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
+	"sink/progress":     {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
 	"sink/sinktest":     {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.
 	"engine": {"source", "sink", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
 	// Edges of the program.
 	"pipeline": {"failure", "clock"},
+	"bench":    {"*"},
 	"ingest":   {"event", "failure", "fault", "clock", "broker"},
 	"replay":   {"failure", "clock"},
 	"status":   {"failure", "clock"},
