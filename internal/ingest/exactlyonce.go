@@ -453,7 +453,7 @@ func (in *Ingester) readPositions(ctx context.Context, topic string) (map[string
 	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(in.cfg.Brokers...),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
-		kgo.FetchIsolationLevel(kgo.ReadUncommitted()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		// Markers are records too: without them the end could not be seen.
 		kgo.KeepControlRecords(),
 	}, in.deps.Kafka...)...)
