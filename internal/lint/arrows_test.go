@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	// Tables.
 	"lake": {"batch", "marker", "failure", "fault", "clock"},
 	// Delta: the protocol's reader and writer, and its sink.
-	"delta":             {"objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
+	"delta":             {"lake", "objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
 	"sink/delta":        {"sink", "delta", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
 	"lake/datafile":     {"failure", "clock", "batch"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
