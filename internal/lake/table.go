@@ -67,6 +67,11 @@ func Walk(t *table.Table, visit func(*table.Snapshot) bool) WalkEnd {
 			return Stopped
 		}
 		if s.ParentSnapshotID == nil {
+			// Other people's expiry may clear the parent of what it leaves
+			// (PyIceberg does): only the first sequence number is the start.
+			if s.SequenceNumber > 1 {
+				return BrokenBy
+			}
 			return AtFirst
 		}
 		parent := t.SnapshotByID(*s.ParentSnapshotID)

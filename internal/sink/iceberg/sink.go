@@ -188,9 +188,9 @@ func rewound(t *table.Table, m *marker.Marker) string {
 	switch {
 	case passed:
 		return fmt.Sprintf("the snapshots from the head (%d) down to sequence number %d %s", head.ID, last.SequenceNumber, lacks)
-	case end == lake.AtFirst && (last == nil || last.SequenceNumber <= 1):
+	case end == lake.AtFirst:
 		return fmt.Sprintf("the snapshots from the head (%d) down to the table's first %s", head.ID, lacks)
-	case end == lake.AtFirst && snapshotOf(t, m) != 0:
+	case last != nil && last.ParentSnapshotID == nil && snapshotOf(t, m) != 0:
 		return fmt.Sprintf("the table was replaced: the snapshots from the head (%d) down to %d, which has no parent, %s", head.ID, last.SnapshotID, lacks)
 	}
 	return ""
