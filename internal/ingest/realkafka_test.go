@@ -33,10 +33,7 @@ func TestARealKafkaHoldsEveryEventAfterKillsOfTheProducerAndOfTheBroker(t *testi
 						kills++
 					}
 				}
-				s.mu.Lock()
-				s.cuts = []int{20, 40}
-				s.mu.Unlock()
-				process(t, cfg, "")
+				finish(t, cfg, s, 20, 40)
 				extra := checkDeliveryOf(t, cfg.Topic, fs, brokers, d == ExactlyOnce)
 				t.Logf("%s/%s: %d kills, %d events sent again", d, point, kills, extra)
 				if kills == 0 {
