@@ -145,10 +145,15 @@ func Commit(ctx context.Context, t *Table, build Build, o CommitOptions) (Result
 	}
 }
 
+// Again wraps an error of a Build after which the commit may be tried again: the
+// storage failed, not the judgement.
+func Again(err error) error { return &tryAgain{err} }
+
 // tryAgain wraps the error of a try that may be repeated.
 type tryAgain struct{ cause error }
 
 func (e *tryAgain) Error() string { return e.cause.Error() }
+func (e *tryAgain) Unwrap() error { return e.cause }
 
 type commit struct {
 	t     *Table
@@ -199,6 +204,10 @@ func (c *commit) try(ctx context.Context) (*Result, error) {
 	}
 	actions, err := c.build(ctx, s)
 	if err != nil {
+		var again *tryAgain
+		if errors.As(err, &again) {
+			return nil, c.fail(again.cause)
+		}
 		return nil, err
 	}
 	if err := t.guard(s, actions); err != nil {

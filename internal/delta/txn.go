@@ -71,7 +71,7 @@ func (x Transaction) bind(t *Table, s *Snapshot) (bind *Txn, rebound bool, err e
 	if x.Lineage == "" {
 		return nil, false, nil
 	}
-	owner, ordinal := ownerOf(s, x.AppID)
+	owner, ordinal := OwnerOf(s, x.AppID)
 	if owner == x.Lineage {
 		return nil, false, nil
 	}
@@ -103,8 +103,9 @@ func (x Transaction) bind(t *Table, s *Snapshot) (bind *Txn, rebound bool, err e
 		WithHint("give the new query an app id of its own, or set onReusedAppID: rebind to hand this one over")
 }
 
-// ownerOf is the lineage that an app id is bound to, "" where it is not.
-func ownerOf(s *Snapshot, appID string) (lineage string, ordinal int64) {
+// OwnerOf is the lineage that an app id is bound to, "" where it is not, and the
+// ordinal of the binding.
+func OwnerOf(s *Snapshot, appID string) (lineage string, ordinal int64) {
 	prefix := bindingPrefix + appID + "/"
 	s.Txns(prefix, func(b Txn) bool {
 		l := strings.TrimPrefix(b.AppID, prefix)

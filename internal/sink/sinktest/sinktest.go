@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/google/uuid"
 
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/clock"
@@ -107,7 +108,10 @@ type writer struct {
 	cur       *marker.Marker
 }
 
-const queryID = "6f1c3a52-7c0e-4d0a-9f55-2f2d0c7a1b11"
+// queryID is the lineage of a query in the suite: two queries never share one.
+func queryID(query string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(query)).String()
+}
 
 func position(partition int32, next int64) batch.Position {
 	k := &batch.KafkaPosition{ClusterID: "cluster-1", Topics: map[string]batch.TopicPosition{}}
@@ -134,7 +138,7 @@ func (w *writer) facts(t *testing.T) sink.Facts {
 
 // claimMarker is what a start would claim on these facts.
 func (w *writer) claimMarker(f sink.Facts) *marker.Marker {
-	m := &marker.Marker{Format: marker.Format, Kind: marker.KindStream, QueryName: w.query, QueryID: queryID, BatchID: -1,
+	m := &marker.Marker{Format: marker.Format, Kind: marker.KindStream, QueryName: w.query, QueryID: queryID(w.query), BatchID: -1,
 		Position: position(w.partition, 0), Watermark: marker.Watermark{Micros: marker.MinTime}, Instance: "test"}
 	if f.Marker != nil {
 		c := *f.Marker
