@@ -118,8 +118,12 @@ type demoRow struct {
 	in, out, late, dup int64
 	batches            int64
 	freshMs            int64
-	last               int64 // rows at the last drawing
+	last               int64   // rows at the last drawing
+	rate               float64 // rows a second, smoothed over some seconds
 }
+
+// rateMemory is the time over which shown rates are smoothed.
+const rateMemory = 3 * time.Second
 
 func newDemoView(w io.Writer, c app.DemoConfig) *demoView {
 	f, ok := w.(*os.File)
@@ -217,9 +221,10 @@ func (v *demoView) queryLine(name string, p app.DemoProgress, every time.Duratio
 	if r == nil {
 		r = &demoRow{}
 	}
-	rate := float64(r.in-r.last) / every.Seconds()
+	keep := max(0, 1-every.Seconds()/rateMemory.Seconds())
+	r.rate = keep*r.rate + (1-keep)*float64(r.in-r.last)/every.Seconds()
 	r.last = r.in
-	line := fmt.Sprintf("%-7s %s %9d rows %7.0f/s  batch %d", name, v.bar(r.in, p.Ingest.Published), r.out, rate, r.batches)
+	line := fmt.Sprintf("%-7s %s %9d rows %7.0f/s  batch %-5d fresh %4d ms", name, v.bar(r.in, p.Ingest.Published), r.out, r.rate, r.batches, r.freshMs)
 	if name == "silver" {
 		line += fmt.Sprintf("  late %d  dup %d", r.late, r.dup)
 	}
@@ -232,6 +237,9 @@ func (v *demoView) bar(part, whole int64) string {
 		return ""
 	}
 	const width = 24
+	if whole == 0 {
+		return "[" + strings.Repeat("─", width) + "]" // no end to measure by
+	}
 	n := 0
 	if whole > 0 {
 		n = int(min(part*width/whole, width))
