@@ -297,7 +297,12 @@ func (r *run) finishStaged(ctx context.Context, st *checkpoint.StagedManifest) e
 	}
 	fin, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.q.Options.CommitDeadline)
 	defer cancel()
-	if err := r.commitSinks(fin, a); err != nil {
+	err = r.commitSinks(fin, a)
+	if errors.Is(err, sink.ErrStale) {
+		return failure.Wrap(failure.Checkpoint, err, "query %s: batch %d is half visible and can no longer be finished", r.q.Name, st.BatchID).
+			WithHint("start once with the configuration and version that planned the batch, then change them")
+	}
+	if err != nil {
 		return err
 	}
 	p := r.progress(a)
