@@ -47,9 +47,19 @@ func (h *Head) Offsets(topic string) (map[int32]int64, error) {
 // enough to be called many times a second. A table that does not exist yet
 // gives a Head with Exists false.
 func Peek(ctx context.Context, catalog Locator, store Store, table string) (*Head, error) {
+	return look(ctx, catalog, store, table, true)
+}
+
+// Glance is Peek without the manifests: Rows stays 0. One small file is read,
+// however many commits the table has.
+func Glance(ctx context.Context, catalog Locator, store Store, table string) (*Head, error) {
+	return look(ctx, catalog, store, table, false)
+}
+
+func look(ctx context.Context, catalog Locator, store Store, table string, count bool) (*Head, error) {
 	r := &run{cfg: Config{Catalog: catalog, Store: orLocal(store)}, pinned: map[string]*metadata{}}
 	for try := 1; ; try++ {
-		h, err := r.peek(ctx, table)
+		h, err := r.peek(ctx, table, count)
 		// A running writer may clean up a file between two of our questions.
 		if err == nil || try == attemptsMax || ctx.Err() != nil {
 			return h, err
@@ -57,7 +67,7 @@ func Peek(ctx context.Context, catalog Locator, store Store, table string) (*Hea
 	}
 }
 
-func (r *run) peek(ctx context.Context, table string) (*Head, error) {
+func (r *run) peek(ctx context.Context, table string, count bool) (*Head, error) {
 	if err := r.pin(ctx, table); err != nil {
 		return nil, err
 	}
@@ -74,6 +84,9 @@ func (r *run) peek(ctx context.Context, table string) (*Head, error) {
 		return h, nil
 	}
 	h.SnapshotID, h.Sequence = s.ID, s.Sequence
+	if !count {
+		return h, nil
+	}
 	files, err := liveFiles(ctx, r.cfg.Store, s)
 	if err != nil {
 		return nil, wrapTable(err, table)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/failure"
 )
 
@@ -63,6 +64,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			cancel()
 		}
 	}()
+	if len(args) == 0 || args[0] != broker.Subcommand { // a child of ours would write to the same file
+		defer profile(stderr)()
+	}
 	return run(ctx, args, stdout, stderr)
 }
 
@@ -129,7 +133,7 @@ func newRoot(g *globals) *cobra.Command {
 	root.AddCommand(
 		newDemo(g), newRun(g), newIngest(g), newReplay(g),
 		newInit(g), newValidate(g),
-		newStatus(g), newCheckpoint(g), newAudit(g), newProve(g),
+		newStatus(g), newCheckpoint(g), newAudit(g), newProve(g), newBench(g),
 		newVersion(g), newBroker(),
 	)
 	root.CompletionOptions.HiddenDefaultCmd = false
