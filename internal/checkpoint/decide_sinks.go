@@ -208,7 +208,7 @@ func (v *view) compare(ref *marker.Marker, ahead []*SinkFacts) Decision {
 	case p != nil && (m < p.BatchID-1 || (p.Adopted && m < p.BatchID)):
 		return v.wentBack(ref, p.BatchID-1)
 	case c == nil && p == nil:
-		if !startOfLineage(ref) {
+		if !startOfLineage(ref) && v.f.Exists {
 			return v.adopt(ref, ahead, nil, "the checkpoint has lost its logs, sink %s is at batch %d", v.main.Name, m)
 		}
 	case c != nil && m == c.BatchID && !sameCommit(c.Marker, ref):

@@ -65,6 +65,48 @@ func TestAStopBeforeTheCommitAbandonsTheBatchAndTheNextStartRunsIt(t *testing.T)
 	w.completeLog(0)
 }
 
+// finishing is a transform with something to do at the end of a batch.
+type finishing struct {
+	operator.Transform
+	f func(*operator.Result)
+}
+
+func (f finishing) Finish(emit operator.Emit) (operator.Result, error) {
+	res, err := f.Transform.Finish(emit)
+	f.f(&res)
+	return res, err
+}
+
+func TestAStopAtTheLastMomentBeforeTheCommitStillAbandonsTheBatch(t *testing.T) {
+	w := newWorld(t, 30)
+	ctx, stop := context.WithCancel(t.Context())
+	err := w.runCtx(ctx, func(q *engine.Query, _ *fakeSource) {
+		q.Transform = finishing{q.Transform, func(*operator.Result) { stop() }}
+	})
+	if m := w.main.marker(queryName); err != nil || m.BatchID != -1 {
+		t.Fatalf("%v, batch %d", err, m.BatchID)
+	}
+	w.must()
+	w.exactRaw()
+}
+
+func TestARerunThatComputesOtherCountsThanASideSinkHoldsStops(t *testing.T) {
+	w := newWorld(t, 60).withDeadLetters()
+	w.limit = 40
+	w.killedAt("lake.main commit 1", 1)
+	// A transform that is not a function of its input, under one fingerprint.
+	err := w.run(func(q *engine.Query, _ *fakeSource) {
+		q.Transform = finishing{q.Transform, func(res *operator.Result) {
+			res.Counters.Filtered--
+			res.Counters.Late++
+		}}
+	})
+	wantClass(t, err, failure.Checkpoint)
+	if m := w.main.marker(queryName); m.BatchID != 0 {
+		t.Fatalf("main is at batch %d", m.BatchID)
+	}
+}
+
 // stopAtCommit is a sink that is told to stop when its commit begins.
 type stopAtCommit struct {
 	*memSink
