@@ -57,7 +57,7 @@ vet:
 
 .PHONY: lint
 lint: vet ## go vet, gofmt and golangci-lint (installed into .cache at a pinned version)
-	@test -x .cache/bin/golangci-lint || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+	@test -x .cache/bin/golangci-lint || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	.cache/bin/golangci-lint run ./...
 
 .PHONY: clean
