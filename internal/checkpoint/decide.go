@@ -289,6 +289,9 @@ func (v *view) newestEpoch() int64 {
 			n = max(n, s.Marker.Epoch.Number)
 		}
 	}
+	if v.f.Metadata != nil {
+		n = max(n, v.f.Metadata.Epoch.Number)
+	}
 	if v.f.Plan != nil {
 		n = max(n, v.f.Plan.Epoch.Number)
 	}

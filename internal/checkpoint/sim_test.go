@@ -203,7 +203,7 @@ func (w *world) prepare(ctx context.Context, l *Log, d Decision) {
 		}
 		w.sink(name).marker = m
 	}
-	w.must(l.RecordSinks(ctx, map[string]string{"lake.bronze": "uuid-main", "lake.dead": "uuid-dead"}))
+	w.must(l.RecordClaim(ctx, w.epoch, map[string]string{"lake.bronze": "uuid-main", "lake.dead": "uuid-dead"}))
 }
 
 func (w *world) sink(name string) *table {

@@ -30,6 +30,8 @@ type Log struct {
 	// queryID is the lineage that this run writes for; known once metadata was
 	// created or gathered. From then on metadata must stay where it is.
 	queryID string
+	// epoch is what this run has claimed; zero before.
+	epoch marker.Epoch
 }
 
 // Open names a checkpoint. Nothing is read or written yet.
@@ -44,6 +46,12 @@ func (l *Log) adopted(queryID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queryID = queryID
+}
+
+func (l *Log) claimed() marker.Epoch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.epoch
 }
 
 func (l *Log) lineage() string {
@@ -119,15 +127,22 @@ func (l *Log) Metadata(ctx context.Context) (*Metadata, error) {
 	return m, nil
 }
 
-// RecordSinks remembers the identities of claimed sinks. Call it after every
-// claim and before the first plan: only a recorded sink can be missed. A sink
-// that is recorded under another identity is refused.
-func (l *Log) RecordSinks(ctx context.Context, identities map[string]string) error {
+// RecordClaim remembers who claimed the sinks, and their identities. Call it
+// after every claim and before anything is written to the logs: only a recorded
+// sink can be missed, and only a recorded epoch keeps an older run out of logs
+// of which its own entries have been purged, where creating once finds nothing
+// in its way. A sink that is recorded under another identity is refused, and so
+// is a run that another one has overtaken.
+func (l *Log) RecordClaim(ctx context.Context, e marker.Epoch, identities map[string]string) error {
+	l.mu.Lock()
+	l.epoch = e
+	l.mu.Unlock()
 	m, err := l.own(ctx)
 	if err != nil {
 		return err
 	}
-	changed := false
+	changed := m.Epoch != e
+	m.Epoch = e
 	for name, id := range identities {
 		old, ok := m.Sinks[name]
 		if ok && old != "" && old != id {
@@ -159,7 +174,8 @@ func (l *Log) put(ctx context.Context, key string, v any) error {
 	return nil
 }
 
-// own checks that the checkpoint is still there and still this run's: a run
+// own checks that the checkpoint is still there and still this run's, and that
+// no newer run has claimed the query with it: a run
 // never makes a folder again that was removed under it, because the next start
 // would take the remains for the whole.
 func (l *Log) own(ctx context.Context) (*Metadata, error) {
@@ -178,6 +194,10 @@ func (l *Log) own(ctx context.Context) (*Metadata, error) {
 	if m.QueryID != id {
 		return nil, failure.New(failure.Fenced, "the checkpoint %s now belongs to query id %s, this run is %s: another run has restarted query %s", l.Location(), m.QueryID, id, l.queryName).
 			WithHint("leave the query to the other run")
+	}
+	if e := l.claimed(); e.Number > 0 && (m.Epoch.Newer(e) || (m.Epoch.Number == e.Number && m.Epoch != e)) {
+		return nil, failure.New(failure.Fenced, "the checkpoint %s of query %s was taken over by epoch %s, this run is epoch %s", l.Location(), l.queryName, m.Epoch, e).
+			WithHint("another instance runs the query; stop one of them")
 	}
 	return m, nil
 }

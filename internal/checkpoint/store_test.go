@@ -512,17 +512,52 @@ func TestPurgeKeepsTheNewestHundredAndWhatIsNotRecorded(t *testing.T) {
 
 func TestSinkIdentitiesAreRememberedAndNotReplaced(t *testing.T) {
 	l, m := newLog(t)
-	if err := l.RecordSinks(t.Context(), map[string]string{"a": "1"}); err != nil {
+	if err := l.RecordClaim(t.Context(), marker.Epoch{Number: 1, Nonce: "n"}, map[string]string{"a": "1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.RecordSinks(t.Context(), map[string]string{"a": "1", "b": "2"}); err != nil {
+	if err := l.RecordClaim(t.Context(), marker.Epoch{Number: 1, Nonce: "n"}, map[string]string{"a": "1", "b": "2"}); err != nil {
 		t.Fatal(err)
 	}
 	if f := gather(t, Open(m.Reopen(), query)); !maps.Equal(f.Metadata.Sinks, map[string]string{"a": "1", "b": "2"}) {
 		t.Fatalf("%v", f.Metadata.Sinks)
 	}
-	if err := l.RecordSinks(t.Context(), map[string]string{"a": "3"}); !failure.Is(err, failure.Checkpoint) {
+	if err := l.RecordClaim(t.Context(), marker.Epoch{Number: 1, Nonce: "n"}, map[string]string{"a": "3"}); !failure.Is(err, failure.Checkpoint) {
 		t.Fatal(err)
+	}
+}
+
+func TestARunThatWasOvertakenWritesNothingIntoTheLogs(t *testing.T) {
+	for _, e := range []marker.Epoch{{Number: 2, Nonce: "young"}, {Number: 1, Nonce: "twin"}} {
+		// Twins raced for one number; whoever recorded last goes on, and the
+		// table has let only one of them through.
+		fresh, m := newLog(t)
+		if err := fresh.RecordClaim(t.Context(), marker.Epoch{Number: 1, Nonce: "old"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		other := Open(m, query)
+		gather(t, other)
+		err := other.RecordClaim(t.Context(), e, nil)
+		if e.Number == 1 {
+			if !failure.Is(err, failure.Fenced) {
+				t.Fatalf("a twin: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fresh.WritePlan(t.Context(), planOf(0)); !failure.Is(err, failure.Fenced) {
+			t.Fatalf("plan: %v", err)
+		}
+		if err := fresh.WriteCommit(t.Context(), CommitEntry{QueryID: lineage, BatchID: 0, Marker: markerOf(0)}); !failure.Is(err, failure.Fenced) {
+			t.Fatalf("commit: %v", err)
+		}
+		if err := fresh.RecordClaim(t.Context(), marker.Epoch{Number: 1, Nonce: "old"}, nil); !failure.Is(err, failure.Fenced) {
+			t.Fatalf("claim: %v", err)
+		}
+		if _, err := other.WritePlan(t.Context(), planOf(0)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -587,5 +622,13 @@ func TestAFolderOfFormatV1StaysReadable(t *testing.T) {
 	p, err := Open(s, query).ReadPlan(t.Context(), 7)
 	if err != nil || !p.Adopted {
 		t.Errorf("adopted plan %+v, %v", p, err)
+	}
+}
+
+func TestTheNextEpochIsAboveTheRecordedOneWhereTheTableWentBackToAnOlderClaim(t *testing.T) {
+	f := after(7)
+	f.Metadata.Epoch = marker.Epoch{Number: 40, Nonce: "n"}
+	if d := decideWith(f, mainSink(markerOf(7)), sideSink(markerOf(7))); d.NextEpoch != 41 {
+		t.Fatalf("next epoch %d", d.NextEpoch)
 	}
 }

@@ -22,6 +22,10 @@ type Metadata struct {
 	// by sink name. A sink that is recorded here must still be that table and
 	// still hold a marker; one that is not recorded was added later.
 	Sinks map[string]string `json:"sinks,omitempty"`
+	// Epoch is that of the newest run that claimed the sinks with this
+	// checkpoint. An older run that is still alive, or wakes up, sees it before
+	// it writes to the logs.
+	Epoch marker.Epoch `json:"epoch,omitzero"`
 }
 
 // Plan is the file offsets/N: what batch N will read, written once.

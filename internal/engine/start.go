@@ -246,9 +246,6 @@ func (r *run) takeUp(ctx context.Context, obs *observed, d checkpoint.Decision) 
 	if err := r.settle(ctx, d); err != nil {
 		return nil, err
 	}
-	if err := r.recordSinks(ctx); err != nil {
-		return nil, err
-	}
 	r.pos, r.mark, r.last, r.next = m.Position.Clone(), m.Watermark, m.BatchTime, d.NextBatchID
 	r.stateT = m.State
 	if err := r.restoreState(ctx, m, d); err != nil {
@@ -270,15 +267,21 @@ func (r *run) takeUp(ctx context.Context, obs *observed, d checkpoint.Decision) 
 	return nil, nil
 }
 
-// settle writes the checkpoint files that the outcome owes.
+// settle makes the checkpoint this run's and writes the files that the outcome
+// owes.
 func (r *run) settle(ctx context.Context, d checkpoint.Decision) error {
-	switch d.Outcome {
-	case checkpoint.OutcomeAlreadyCommitted:
+	if d.Outcome == checkpoint.OutcomeAdopt {
+		if err := r.log.Adopt(ctx, d, r.id.instance, r.q.Clock.Now()); err != nil {
+			return err
+		}
+	}
+	if err := r.recordClaim(ctx); err != nil {
+		return err
+	}
+	if d.Outcome == checkpoint.OutcomeAlreadyCommitted {
 		return r.log.WriteCommit(ctx, checkpoint.CommitEntry{
 			QueryID: r.id.queryID, BatchID: d.BatchID, Marker: d.Marker, Progress: encode(r.progressOf(d.Marker)),
 		})
-	case checkpoint.OutcomeAdopt:
-		return r.log.Adopt(ctx, d, r.id.instance, r.q.Clock.Now())
 	}
 	return nil
 }
@@ -296,9 +299,10 @@ func (r *run) adoptedPlan(ctx context.Context, d checkpoint.Decision) (*checkpoi
 	return &w.Plan, nil
 }
 
-// recordSinks remembers which tables were claimed, so that one that is dropped
-// and made again is noticed.
-func (r *run) recordSinks(ctx context.Context) error {
+// recordClaim remembers our epoch, which keeps older runs out of the logs, and
+// which tables were claimed, so that one that is dropped and made again is
+// noticed.
+func (r *run) recordClaim(ctx context.Context) error {
 	ids := map[string]string{}
 	for _, s := range r.sinks {
 		f, err := s.Sink.Facts(ctx, r.q.Name)
@@ -307,7 +311,7 @@ func (r *run) recordSinks(ctx context.Context) error {
 		}
 		ids[s.Sink.Name()] = f.Identity
 	}
-	return r.log.RecordSinks(ctx, ids)
+	return r.log.RecordClaim(ctx, r.epoch, ids)
 }
 
 // skipTo moves the position past records that retention removed, where the
