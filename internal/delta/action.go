@@ -89,15 +89,34 @@ type CommitInfo struct {
 	ReadVersion         *int64         `json:"readVersion,omitempty"`
 	IsolationLevel      string         `json:"isolationLevel,omitempty"`
 	IsBlindAppend       *bool          `json:"isBlindAppend,omitempty"`
-	// OperationMetrics are numbers as text.
-	OperationMetrics map[string]string `json:"operationMetrics,omitempty"`
-	EngineInfo       string            `json:"engineInfo,omitempty"`
+	// OperationMetrics are numbers as text; some engines write numbers.
+	OperationMetrics map[string]any `json:"operationMetrics,omitempty"`
+	EngineInfo       string         `json:"engineInfo,omitempty"`
 	// TxnID is the nonce of this commit: who finds it in the log after a lost
 	// answer knows that the commit is his.
 	TxnID string `json:"txnId,omitempty"`
 	// Weir is what weir adds: the marker and its like, in the keys of a snapshot
 	// summary.
 	Weir map[string]string `json:"weir,omitempty"`
+}
+
+// UnmarshalJSON takes what it can: commitInfo is free text of other engines, and
+// no surprise in it may make a table unreadable.
+func (c *CommitInfo) UnmarshalJSON(data []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return err
+	}
+	for name, into := range map[string]any{
+		"timestamp": &c.Timestamp, "operation": &c.Operation, "operationParameters": &c.OperationParameters,
+		"readVersion": &c.ReadVersion, "isolationLevel": &c.IsolationLevel, "isBlindAppend": &c.IsBlindAppend,
+		"operationMetrics": &c.OperationMetrics, "engineInfo": &c.EngineInfo, "txnId": &c.TxnID, "weir": &c.Weir,
+	} {
+		if raw, ok := fields[name]; ok {
+			_ = json.Unmarshal(raw, into) // left out where it is of another type
+		}
+	}
+	return nil
 }
 
 // removeOf is the tombstone of an active file.

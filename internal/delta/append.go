@@ -178,10 +178,10 @@ func (t *Table) stageRecords(ctx context.Context, s *Snapshot, records []arrow.R
 	return w.Close(ctx)
 }
 
-func writeMetrics(adds []*Add, rows int64) map[string]string {
+func writeMetrics(adds []*Add, rows int64) map[string]any {
 	var bytes int64
 	for _, a := range adds {
 		bytes += a.Size
 	}
-	return map[string]string{"numFiles": strconv.Itoa(len(adds)), "numOutputRows": strconv.FormatInt(rows, 10), "numOutputBytes": strconv.FormatInt(bytes, 10)}
+	return map[string]any{"numFiles": strconv.Itoa(len(adds)), "numOutputRows": strconv.FormatInt(rows, 10), "numOutputBytes": strconv.FormatInt(bytes, 10)}
 }

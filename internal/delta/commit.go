@@ -76,7 +76,7 @@ type CommitOptions struct {
 	Operation  string
 	Parameters map[string]any
 	// Metrics are operationMetrics; Extra is commitInfo's weir object.
-	Metrics map[string]string
+	Metrics map[string]any
 	Extra   map[string]string
 	Reads   Reads
 	Limits  Limits
@@ -168,16 +168,18 @@ type commit struct {
 	checked int64
 }
 
+func (c *commit) pause(ctx context.Context, n int) error { return c.t.pause(ctx, n, c.o.Nonce) }
+
 // pause waits longer with every try; a first conflict is tried again at once.
-func (c *commit) pause(ctx context.Context, n int) error {
+// Writers that lost together must not come back together: the nonce spreads
+// them over the second half of the pause.
+func (t *Table) pause(ctx context.Context, n int, nonce string) error {
 	if n <= 1 {
 		return ctx.Err()
 	}
-	// Writers that lost together must not come back together: the nonce spreads
-	// them over the second half of the pause.
 	d := min(pauseMin<<min(n-2, 10), pauseMax)
-	spread := time.Duration(c.o.Nonce[len(c.o.Nonce)-1]%16) * d / 32
-	return c.t.opts.Clock.Sleep(ctx, d/2+spread)
+	spread := time.Duration(nonce[len(nonce)-1]%16) * d / 32
+	return t.opts.Clock.Sleep(ctx, d/2+spread)
 }
 
 func (c *commit) fail(err error) error {

@@ -13,6 +13,10 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 )
 
+// mergeTries bounds how often a merge is done again because others changed rows
+// that it had read.
+const mergeTries = 50
+
 // MergeOptions of Merge.
 type MergeOptions struct {
 	// Keys are the columns that name a row.
@@ -75,7 +79,7 @@ func Merge(ctx context.Context, t *Table, source []arrow.RecordBatch, o MergeOpt
 	}
 	defer src.release()
 	var last error
-	for range restageMax {
+	for n := 1; n <= mergeTries && t.pause(ctx, n-1, clock.Nonce()) == nil; n++ {
 		m := &merging{t: t, o: o, src: src, txn: Transaction{AppID: o.TxnAppID, Version: o.TxnVersion, Lineage: o.Lineage, OnReused: o.OnReusedAppID}}
 		out, err := m.once(ctx)
 		if !errors.Is(err, ErrConflict) {
@@ -83,7 +87,10 @@ func Merge(ctx context.Context, t *Table, source []arrow.RecordBatch, o MergeOpt
 		}
 		last = err
 	}
-	return MergeResult{}, failure.Wrap(failure.Runtime, last, "merge into Delta table %s: others changed what it had read %d times", t.Location(), restageMax).
+	if err := ctx.Err(); err != nil {
+		return MergeResult{}, err
+	}
+	return MergeResult{}, failure.Wrap(failure.Runtime, last, "merge into Delta table %s: others changed what it had read, %d times", t.Location(), mergeTries).
 		WithHint("let fewer writers change the same rows at once")
 }
 
@@ -276,9 +283,9 @@ func (m *merging) commit(ctx context.Context, base *Snapshot, actions []Action) 
 	return m.out, err
 }
 
-func (m *merging) metrics() map[string]string {
+func (m *merging) metrics() map[string]any {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	return map[string]string{
+	return map[string]any{
 		"numSourceRows": n(int64(len(m.src.rows))), "numTargetRowsInserted": n(m.out.Inserted), "numTargetRowsUpdated": n(m.out.Updated),
 		"numTargetRowsDeleted": n(m.out.Deleted), "numTargetRowsCopied": n(m.out.RowsCopied), "numTargetFilesRemoved": n(int64(len(m.touched))),
 	}

@@ -156,7 +156,7 @@ func compact(ctx context.Context, t *Table, s *Snapshot, group [][]*Add, o Optim
 	}
 	_, err := Commit(ctx, t, func(context.Context, *Snapshot) ([]Action, error) { return actions, nil },
 		CommitOptions{Operation: "OPTIMIZE", Parameters: map[string]any{"predicate": "[]"}, Limits: o.Limits,
-			Metrics: map[string]string{"numRemovedFiles": strconv.Itoa(len(paths)), "numAddedFiles": strconv.Itoa(added)},
+			Metrics: map[string]any{"numRemovedFiles": strconv.Itoa(len(paths)), "numAddedFiles": strconv.Itoa(added)},
 			Reads:   Reads{Base: s.Version, Files: paths, Shape: true}})
 	if err != nil {
 		return err

@@ -196,12 +196,12 @@ func (c *committing) explain(err error) error {
 	}
 }
 
-func (c *committing) metrics() map[string]string {
+func (c *committing) metrics() map[string]any {
 	var bytes int64
 	for _, f := range c.staged.Files {
 		bytes += f.Bytes
 	}
-	return map[string]string{
+	return map[string]any{
 		"numAddedFiles": strconv.Itoa(len(c.staged.Files)), "numRemovedFiles": "0",
 		"numOutputRows": strconv.FormatInt(c.staged.Rows, 10), "numOutputBytes": strconv.FormatInt(bytes, 10),
 	}
