@@ -42,8 +42,12 @@ func (l *lakeWorld) catalog(t *testing.T) *lake.Catalog {
 // of the process like those of the checkpoint.
 func (l *lakeWorld) sinks(c *lake.Catalog) setup {
 	hooked := c.WithHooks(lake.CommitHooks{
-		Before: func(_ context.Context, ident table.Identifier) error { return l.power.step(lake.Name(ident) + " commit") },
-		After:  func(_ context.Context, ident table.Identifier) error { return l.power.step(lake.Name(ident) + " answer") },
+		Before: func(_ context.Context, ident table.Identifier) error {
+			return l.power.step(lake.Name(ident) + " commit")
+		},
+		After: func(_ context.Context, ident table.Identifier) error {
+			return l.power.step(lake.Name(ident) + " answer")
+		},
 	})
 	return func(q *engine.Query, _ *fakeSource) {
 		shapes := q.Transform.Outputs()
