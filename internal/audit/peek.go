@@ -17,7 +17,8 @@ type Commit struct {
 	// Added is what the writer says that it added; Total what it says is there.
 	Added int64 `json:"added_records"`
 	Total int64 `json:"total_records"`
-	// BatchID and Epoch are the marker's, empty where there is none.
+	// QueryID, BatchID and Epoch are the marker's, empty where there is none.
+	QueryID string `json:"query_id,omitempty"`
 	BatchID string `json:"batch_id,omitempty"`
 	Epoch   string `json:"epoch,omitempty"`
 }
@@ -103,7 +104,7 @@ func commitOf(s *snapshot) Commit {
 	return Commit{
 		SnapshotID: s.ID, Sequence: s.Sequence, At: time.UnixMilli(s.Timestamp).UTC(),
 		Operation: s.Summary["operation"], Added: added, Total: total,
-		BatchID: s.Summary["weir.batch-id"], Epoch: s.Summary["weir.epoch"],
+		QueryID: s.Summary["weir.query-id"], BatchID: s.Summary["weir.batch-id"], Epoch: s.Summary["weir.epoch"],
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +18,8 @@ import (
 
 // proveFlags are the flags of prove that are not options of package prove.
 type proveFlags struct {
-	list, listPoints bool
-	report           string
-	kafka            []string
-	realKafka        string
+	list, listPoints, embeddedOnly bool
+	report                         string
 }
 
 func newProve(g *globals) *cobra.Command {
@@ -33,10 +33,17 @@ against what Kafka itself holds, with readers that share no code with the engine
 
   weir prove --list            what there is
   weir prove reference         a kill in mid-backlog, a restart, late events
+  weir prove checkpoint        the checkpoint lost, or restored from an old copy; the boundary
+  weir prove ingest            weir ingest killed at every step, in both deliveries
   weir prove crash-points      a kill at every step of a micro-batch
 
 NAME is a scenario, a group or a pattern; none runs all of them. An outcome is
 proved, violated, or inconclusive: the fault did not land where it was meant to.
+
+The broker is the embedded one unless --kafka or --kafka-script names a real one.
+In a checkout of the project, exactly-once ingestion is proved on a real Kafka
+that scripts/kafka.sh starts (where java is there), and PyIceberg and DuckDB of
+.cache/venv count too.
 
 Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,13 +64,14 @@ Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 	fl.IntVar(&o.Repeat, "repeat", 1, "run each scenario `n` times")
 	fl.BoolVar(&o.Resume, "resume", false, "keep what an earlier run in the same folder has proved")
 	fl.StringVar(&o.Dir, "dir", "", "work `folder` (default: weir-prove below the system's temporary folder)")
-	fl.StringSliceVar(&f.kafka, "kafka", nil, "run against this Kafka: bootstrap `servers`")
-	fl.StringVar(&f.realKafka, "kafka-script", "", "start a real Kafka with this `script` (scripts/kafka.sh)")
+	fl.StringSliceVar(&o.Kafka, "kafka", nil, "run against this Kafka: bootstrap `servers`")
+	fl.StringVar(&o.KafkaScript, "kafka-script", "", "start a real Kafka with this `script` (scripts/kafka.sh)")
+	fl.BoolVar(&f.embeddedOnly, "embedded-only", false, "start no real Kafka for exactly-once ingestion either")
 	fl.IntVar(&o.Port, "port", 0, "`port` of a broker that is started (0: a free one)")
 	fl.StringVar(&f.report, "report", "", "write the report as one HTML `file`")
 	fl.BoolVar(&o.Keep, "keep", false, "keep the folders of proved scenarios")
-	fl.StringVar(&o.Python, "python", os.Getenv("WEIR_PYTHON"), "let PyIceberg and DuckDB count too: `interpreter`")
-	fl.StringVar(&o.Readers, "readers", "", "`folder` of the Python readers (tests/readers)")
+	fl.StringVar(&o.Python, "python", os.Getenv("WEIR_PYTHON"), "let PyIceberg and DuckDB count too: `interpreter` (default: the checkout's)")
+	fl.StringVar(&o.Readers, "readers", "", "`folder` of the Python readers (default: the checkout's tests/readers)")
 	fl.BoolVar(&o.Direct, "direct", false, "publish to Kafka directly instead of through weir ingest")
 	fl.StringVar(&o.KillAt, "kill-at", "", "move the reference's kill: mid, before-first-commit, after-last")
 	fl.DurationVar(&o.KillAfter, "kill-after", 0, "`time` until the reference's kill (default 12s)")
@@ -76,13 +84,12 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	o.Binary, o.Kafka, o.KafkaScript = exe, f.kafka, f.realKafka
+	build := readBuildInfo()
+	o.Binary, o.Version, o.Revision = exe, build.Version, build.Revision
 	if o.Dir == "" {
 		o.Dir = filepath.Join(os.TempDir(), "weir-prove")
 	}
-	if o.Readers == "" {
-		o.Python = ""
-	}
+	useCheckout(&o, f)
 	o.Progress = g.stderr
 	report, err := prove.Main(cmd.Context(), o)
 	if err != nil {
@@ -106,6 +113,53 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 		return exitCode(failure.ClassOf(err))
 	}
 	return nil
+}
+
+// useCheckout takes from a checkout of the project what a binary alone does not
+// have: readers of another make, and a script that starts a real Kafka.
+func useCheckout(o *prove.Options, f proveFlags) {
+	root := checkout(o.Binary)
+	if root != "" {
+		if o.Python == "" {
+			o.Python = existing(filepath.Join(root, ".cache", "venv", "bin", "python"))
+		}
+		if o.Readers == "" {
+			o.Readers = existing(filepath.Join(root, "tests", "readers"))
+		}
+		if _, err := exec.LookPath("java"); err == nil && !f.embeddedOnly {
+			o.RealScript = existing(filepath.Join(root, "scripts", "kafka.sh"))
+		}
+	}
+}
+
+// checkout is the folder of the project above the working folder or the binary,
+// empty where there is none.
+func checkout(binary string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		wd = filepath.Dir(binary)
+	}
+	for _, dir := range []string{wd, filepath.Dir(binary)} {
+		for {
+			if b, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(b), "module github.com/weirlake/weir\n") {
+				return dir
+			}
+			up := filepath.Dir(dir)
+			if up == dir {
+				break
+			}
+			dir = up
+		}
+	}
+	return ""
+}
+
+// existing is the path, empty where nothing is there.
+func existing(path string) string {
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 func writeReport(path string, r *prove.Report) (err error) {

@@ -14,10 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/weirlake/weir/internal/failure"
 )
 
-// Names of brokers in results.
+// Kinds of brokers.
 const (
 	BrokerEmbedded = "embedded"
 	BrokerScript   = "script"
@@ -30,22 +33,100 @@ const brokerStartMax = 5 * time.Minute
 // broker is what the scenarios publish to.
 type broker struct {
 	kind      string
+	name      string // for the report, with the version
 	bootstrap []string
 	stop      func()
 }
 
+// brokers are started when the first scenario needs them.
+type brokers struct {
+	o          Options
+	main, real *broker
+	noReal     bool // a real Kafka could not be started
+}
+
+func (b *brokers) stop() {
+	for _, x := range []*broker{b.main, b.real} {
+		if x != nil {
+			x.stop()
+		}
+	}
+}
+
+// of is the broker of a scenario: the one of the options, or a real Kafka where
+// the scenario asks for one, the options do not say which, and it can be had.
+func (b *brokers) of(ctx context.Context, s *Scenario) (*broker, error) {
+	if s.RealKafka && len(b.o.Kafka) == 0 && b.o.KafkaScript == "" && b.o.RealScript != "" && !b.noReal {
+		if b.real == nil {
+			fmt.Fprintf(b.o.Progress, "starting a real Kafka for %s: %s\n", s.Name, b.o.RealScript)
+			o := b.o
+			// The port of the options is the embedded broker's.
+			o.KafkaScript, o.Port = b.o.RealScript, 0
+			var err error
+			if b.real, err = startBroker(ctx, o); err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				b.noReal = true
+				fmt.Fprintf(b.o.Progress, "going on with the embedded broker: %v\n", err)
+				return b.of(ctx, s)
+			}
+		}
+		return b.real, nil
+	}
+	if b.main == nil {
+		var err error
+		if b.main, err = startBroker(ctx, b.o); err != nil {
+			return nil, err
+		}
+	}
+	return b.main, nil
+}
+
 // startBroker gives the broker of the options: one that runs already, the
 // embedded one as a child of its own, or a real Apache Kafka by the script.
-func startBroker(ctx context.Context, o Options) (*broker, error) {
+func startBroker(ctx context.Context, o Options) (b *broker, err error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerStartMax)
 	defer cancel()
 	switch {
 	case len(o.Kafka) > 0:
-		return &broker{kind: BrokerGiven, bootstrap: o.Kafka, stop: func() {}}, nil
+		b = &broker{kind: BrokerGiven, bootstrap: o.Kafka, stop: func() {}}
 	case o.KafkaScript != "":
-		return scriptBroker(ctx, o)
+		b, err = scriptBroker(ctx, o)
+	default:
+		b, err = embeddedBroker(ctx, o)
 	}
-	return embeddedBroker(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b.name, err = b.describe(ctx)
+	if err != nil {
+		b.stop()
+		return nil, err
+	}
+	return b, nil
+}
+
+// describe names the broker with the version that its API versions tell.
+func (b *broker) describe(ctx context.Context) (string, error) {
+	if b.kind == BrokerEmbedded {
+		return "embedded (franz-go kfake " + moduleVersion("github.com/twmb/franz-go/pkg/kfake") + ")", nil
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.bootstrap...))
+	if err != nil {
+		return "", failure.Wrap(failure.Config, err, "Kafka client for %v", b.bootstrap)
+	}
+	defer cl.Close()
+	all, err := kadm.NewClient(cl).ApiVersions(ctx)
+	if err != nil {
+		return "", failure.Wrap(failure.Unreachable, err, "ask Kafka at %v for its versions", b.bootstrap)
+	}
+	for _, v := range all.Sorted() {
+		if v.Err == nil {
+			return "Apache Kafka " + strings.TrimPrefix(v.VersionGuess(), "v"), nil
+		}
+	}
+	return "Kafka of an unknown version", nil
 }
 
 func embeddedBroker(ctx context.Context, o Options) (*broker, error) {

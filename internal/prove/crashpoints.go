@@ -3,11 +3,8 @@ package prove
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
-	"time"
 
-	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/fault"
 )
 
@@ -15,18 +12,8 @@ import (
 const (
 	groupCrash      = "crash-points"
 	groupCrashFirst = "crash-points-first"
-)
 
-const (
-	crashLoops      = 2 // of the sample, before and again after the first run
-	crashDuplicates = 50
-	crashBroken     = 10
 	crashMaxOffsets = 300
-	crashPartitions = 2
-	// crashReached bounds the wait for the armed step. A step that is not
-	// reached ends the process earlier, because it runs out of work.
-	crashReached = 60 * time.Second
-	crashRun     = 2 * time.Minute
 )
 
 // unreachable are steps that a kind of query does not have.
@@ -37,18 +24,16 @@ var unreachable = map[string]map[string]string{
 	},
 }
 
+// sideFirst are the steps that every sink goes through: a query with a side
+// table reaches them for that one first, and for its main table second.
+var sideFirst = map[string]bool{fault.CommitBefore: true, fault.CommitMetadata: true}
+
 // crashState is what one crash-point scenario knows.
 type crashState struct {
+	*workload
 	query, point string
-	first        bool
-	setup        setup
-	base         time.Time
-	expected     map[string]bool
-	sent         int64
-	broken       int64
-	sentBefore   []event
-	reached      string
-	ended        string // how the armed run ended, where it never got there
+	nth          int    // at which time of reaching the point
+	missed       string // how the armed run ended, where it never got there
 	killed       bool
 	settle       func()
 }
@@ -63,145 +48,86 @@ func crashPoints() []Scenario {
 				if p.Step == "ingest" || unreachable[query][p.Name] != "" {
 					continue
 				}
-				out = append(out, crashPoint(query, p, first))
+				if query == "silver" && sideFirst[p.Name] {
+					out = append(out, crashPoint(query, "side-", p, 1, first), crashPoint(query, "", p, 2, first))
+					continue
+				}
+				out = append(out, crashPoint(query, "", p, 1, first))
 			}
 		}
 	}
 	return out
 }
 
-func crashPoint(query string, p fault.Point, first bool) Scenario {
+// crashPoint makes the scenario of one step; side is "side-" where it is the
+// side table's.
+func crashPoint(query, side string, p fault.Point, nth int, first bool) Scenario {
+	where := p.Name
+	if side != "" {
+		where += " of its dead-letter table"
+	}
 	s := Scenario{
-		Name:  query + "-" + p.Name,
+		Name:  query + "-" + side + p.Name,
 		Group: groupCrash,
-		Claim: fmt.Sprintf("%s killed at %s (%s) is exact after a restart.", query, p.Name, p.Text),
+		Claim: fmt.Sprintf("%s killed at %s (%s) is exact after a restart.", query, where, p.Text),
 	}
 	if first {
-		s.Name, s.Group = query+"-first-"+p.Name, groupCrashFirst
-		s.Claim = fmt.Sprintf("%s killed at %s of its first start (%s) is exact after a restart.", query, p.Name, p.Text)
+		s.Name, s.Group = query+"-first-"+side+p.Name, groupCrashFirst
+		s.Claim = fmt.Sprintf("%s killed at %s in its first start (%s) is exact after a restart.", query, where, p.Text)
 	}
-	s.Steps = []Step{{"make the topic and the pipeline file", func(ctx context.Context, e *Env) error {
-		return crashPrepare(ctx, e, query, p.Name, first)
+	const prepare, work, more, kill = "make the topic and the pipeline file", "publish, and run to the end", "publish more", "run until the step is reached, and SIGKILL"
+	s.Steps = []Step{{prepare, func(ctx context.Context, e *Env) (err error) {
+		st := &crashState{query: query, point: p.Name, nth: nth}
+		e.state = st
+		st.workload, err = e.newWorkload(ctx, setup{Name: "crash", MaxOffsets: crashMaxOffsets})
+		return err
 	}}}
 	if !first {
-		s.Steps = append(s.Steps, Step{"publish, and run to the end", crashFirstRun})
+		s.Steps = append(s.Steps, Step{work, crashFirstRun})
 	}
 	s.Steps = append(s.Steps,
-		Step{"publish more", crashPublish},
-		Step{"run until the step is reached, and SIGKILL", crashKill},
+		Step{more, crashPublish},
+		Step{kill, crashKill},
 		Step{"start again, and run to the end", crashRestart},
-		Step{"count", crashCount})
-	s.GuardAfter = "run until the step is reached, and SIGKILL"
+		Step{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }})
+	s.GuardAfter = kill
 	s.Guard = func(e *Env) string {
-		st := e.state.(*crashState)
-		switch {
-		case st.reached == "":
-			return fmt.Sprintf("%s never reached %s: the armed run %s", query, p.Name, st.ended)
-		case !st.killed:
-			return "the process was not killed"
+		if st := e.state.(*crashState); !st.killed {
+			return fmt.Sprintf("%s never reached %s: %s", query, p.Name, st.missed)
 		}
 		return ""
 	}
-	s.Expect = crashExpect
+	s.Expect = func(e *Env) []Check { return e.state.(*crashState).expect() }
 	return s
 }
 
-func crashPrepare(ctx context.Context, e *Env, query, point string, first bool) error {
-	st := &crashState{query: query, point: point, first: first, expected: map[string]bool{}, base: e.o.Clock.Now().Add(-3 * time.Minute)}
-	e.state = st
-	st.setup = setup{Name: "crash", Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("events"), MaxOffsets: crashMaxOffsets,
-		Trigger: e.o.triggerOr(0)}
-	if err := e.createTopic(ctx, "events", crashPartitions); err != nil {
-		return err
-	}
-	return st.setup.write(e.path("pipeline.yaml"))
-}
-
-// crashSend publishes two loops of the sample, some events of earlier ones
-// again, and some values that no parser accepts.
-func crashSend(ctx context.Context, e *Env) error {
-	st := e.state.(*crashState)
-	var events []event
-	for range crashLoops {
-		events = append(events, sample(e.rng, st.base)...)
-	}
-	again := append([]event{}, st.sentBefore...)
-	again = append(again, events...)
-	for range crashDuplicates {
-		events = append(events, again[e.rng.IntN(len(again))])
-	}
-	for i := range crashBroken {
-		events = append(events, event{id: fmt.Sprintf("broken-%d", i), kind: "broken", payload: []byte(`{"meta":{"id":`)})
-	}
-	for _, ev := range events {
-		if ev.counted() {
-			st.expected[ev.id] = true
-		}
-	}
-	st.sentBefore = again
-	st.sent += int64(len(events))
-	st.broken += crashBroken
-	return e.produce(ctx, st.setup.Topic, events)
-}
-
 func crashFirstRun(ctx context.Context, e *Env) error {
-	if err := crashSend(ctx, e); err != nil {
+	if err := crashPublish(ctx, e); err != nil {
 		return err
 	}
-	return e.runOnce(ctx)
+	_, err := e.runOnce(ctx)
+	return err
 }
 
-// runOnce works off what is there and must end with exit code 0.
-func (e *Env) runOnce(ctx context.Context) error {
-	p, err := e.start("weir run --once", nil, "run", e.path("pipeline.yaml"), "--once")
-	if err != nil {
-		return err
-	}
-	return p.wait(ctx, crashRun)
-}
-
-func crashPublish(ctx context.Context, e *Env) error { return crashSend(ctx, e) }
+func crashPublish(ctx context.Context, e *Env) error { return e.state.(*crashState).publish(ctx, e) }
 
 func crashKill(ctx context.Context, e *Env) error {
 	st := e.state.(*crashState)
-	report := e.path("crash-report")
-	env := []string{
-		fmt.Sprintf("WEIR_CRASH_AT=%s/%s:1:hold", st.query, st.point),
-		"WEIR_CRASH_REPORT=" + report,
-	}
-	p, err := e.start("weir run --once, armed", env, "run", e.path("pipeline.yaml"), "--once")
-	if err != nil {
+	p, why, err := e.hold(ctx, st.query+"/"+st.point, st.nth, "run", e.path(queriesFileName), "--once")
+	if err != nil || p == nil {
+		st.missed = why // the guard says so
 		return err
 	}
-	deadline := e.o.Clock.Now().Add(crashReached)
-	for p.running() && e.o.Clock.Now().Before(deadline) {
-		if b, err := os.ReadFile(report); err == nil {
-			st.reached = strings.TrimSpace(string(b))
-			break
-		}
-		if err := e.o.Clock.Sleep(ctx, pollEvery); err != nil {
-			return err
-		}
-	}
-	if st.reached == "" {
-		// The guard says that it was never reached.
-		st.ended = fmt.Sprintf("was still running after %s", crashReached)
-		if !p.running() {
-			st.ended = "ended with " + p.ending()
-		}
-		st.ended += "\n" + p.tail()
-		p.abandon()
-		return nil
-	}
-	want := fmt.Sprintf("%s/%s reached", st.query, st.point)
-	if !strings.Contains(st.reached, want) {
-		return fmt.Errorf("the process reports %q, not %q", st.reached, want)
-	}
-	if st.settle, err = e.kill(ctx, p, st.table()); err != nil {
+	if st.settle, err = e.kill(ctx, p, e.tableRows(st.table())); err != nil {
 		return err
 	}
 	st.killed = true
-	for _, table := range []string{bronzeTable, silverTable} {
+	return e.rowsAtCrash(ctx, bronzeTable, silverTable)
+}
+
+// rowsAtCrash notes what the tables hold while nothing runs.
+func (e *Env) rowsAtCrash(ctx context.Context, tables ...string) error {
+	for _, table := range tables {
 		n, err := e.rows(ctx, table)
 		if err != nil {
 			return err
@@ -221,37 +147,6 @@ func (st *crashState) table() string {
 func crashRestart(ctx context.Context, e *Env) error {
 	st := e.state.(*crashState)
 	defer st.settle()
-	return e.runOnce(ctx)
-}
-
-func crashCount(ctx context.Context, e *Env) error {
-	st := e.state.(*crashState)
-	if _, err := e.verify(ctx, st.setup.Topic); err != nil {
-		return err
-	}
-	if err := e.silverIDs(ctx, st.expected); err != nil {
-		return err
-	}
-	dead, err := e.rows(ctx, deadLetterTable)
-	if err != nil {
-		return err
-	}
-	e.observed["dead_letter_rows"] = dead
-	e.gatherTimeline(ctx, bronzeTable, silverTable)
-	return nil
-}
-
-func crashExpect(e *Env) []Check {
-	st := e.state.(*crashState)
-	return []Check{
-		{"kafka_messages", "Kafka messages", st.sent},
-		{"bronze_rows", "bronze rows", st.sent},
-		{"bronze_distinct_offsets", "distinct (partition, offset)", st.sent},
-		{"silver_rows", "silver rows", int64(len(st.expected))},
-		{"silver_distinct_event_ids", "distinct event ids in silver", int64(len(st.expected))},
-		{"silver_ids_missing", "expected ids that silver lacks", int64(0)},
-		{"silver_ids_unexpected", "ids in silver that were not expected", int64(0)},
-		{"dead_letter_rows", "rows in the dead-letter table", st.broken},
-		{"audit", "audit of both tables", audit.Exact},
-	}
+	_, err := e.runOnce(ctx)
+	return err
 }

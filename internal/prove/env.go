@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -36,6 +35,10 @@ type Env struct {
 	topics   []string
 	catalog  audit.SQLiteCatalog
 	children []*process
+
+	cleanup []func()
+	// remarks go into the result as they are.
+	remarks []string
 
 	// state is the scenario's own.
 	state    any
@@ -81,6 +84,9 @@ func newEnv(o Options, b *broker, s *Scenario, repeat int, say func(string, ...a
 func (e *Env) close(keep bool) {
 	for _, p := range e.children {
 		p.abandon()
+	}
+	for _, f := range e.cleanup {
+		f()
 	}
 	if !keep {
 		ctx, cancel := context.WithTimeout(context.Background(), stopMax)
@@ -128,16 +134,49 @@ func (e *Env) mark(kind, lane string, rows int64, text string) {
 	e.timeline = append(e.timeline, Event{Seconds: e.o.Clock.Now().Sub(e.began).Seconds(), Kind: kind, Lane: lane, Rows: rows, Text: text})
 }
 
-// kill kills a process and starts the clock of its recovery: the time until a
-// reader of the catalog sees more rows in the table than before.
-func (e *Env) kill(ctx context.Context, p *process, table string) (wait func(), err error) {
+// kill kills a process and starts the clock of its recovery.
+func (e *Env) kill(ctx context.Context, p *process, grown probe) (settle func(), err error) {
 	if err := p.kill9(); err != nil {
 		return nil, err
 	}
+	return e.recover(ctx, grown)
+}
+
+// dies waits for a process that is armed to kill itself, and starts the clock
+// of its recovery. reached is false where it ended otherwise, or not in time.
+func (e *Env) dies(ctx context.Context, p *process, limit time.Duration, grown probe) (settle func(), reached bool, err error) {
+	ctxWait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case <-p.exited:
+	case <-ctxWait.Done():
+		p.abandon()
+		return func() {}, false, ctx.Err()
+	}
+	if !p.killed() {
+		return func() {}, false, nil
+	}
+	settle, err = e.recover(ctx, grown)
+	return settle, true, err
+}
+
+// probe is a figure that an independent reader sees: rows of a table, records
+// of a topic. It only grows.
+type probe func(context.Context) (int64, error)
+
+// tableRows is the probe of a table's rows.
+func (e *Env) tableRows(table string) probe {
+	return func(ctx context.Context) (int64, error) { return e.rows(ctx, table) }
+}
+
+// recover measures, from right after a kill, the time until the figure has
+// grown. settle ends the measuring and waits for that; a process that added
+// nothing more, because nothing was left, gives no figure.
+func (e *Env) recover(ctx context.Context, grown probe) (settle func(), err error) {
 	at := e.o.Clock.Now()
 	e.kills++
 	e.mark("kill", "process", 0, "SIGKILL")
-	before, err := e.peek(ctx, table)
+	before, err := grown(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +185,7 @@ func (e *Env) kill(ctx context.Context, p *process, table string) (wait func(), 
 	go func() {
 		defer close(done)
 		for e.o.Clock.Sleep(ctx, pollEvery) == nil {
-			h, err := e.peek(ctx, table)
-			if err == nil && h.Rows > before.Rows {
+			if n, err := grown(ctx); err == nil && n > before {
 				e.mu.Lock()
 				e.recovery = append(e.recovery, e.o.Clock.Now().Sub(at).Seconds())
 				e.mu.Unlock()
@@ -224,27 +262,19 @@ func (e *Env) caughtUp(ctx context.Context, table, topic string) (bool, error) {
 }
 
 // messages counts the records that a read_committed reader of the topic gets.
-func (e *Env) messages(ctx context.Context, topic string) (int64, error) {
-	b, err := e.kafka.Bounds(ctx, topic)
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	for _, p := range slices.Sorted(maps.Keys(b.Partitions)) {
-		pb := b.Partitions[p]
-		err := e.kafka.Scan(ctx, topic, p, pb.LogStart, pb.Stable, func(*audit.Record) error { n++; return nil })
-		if err != nil {
-			return 0, err
-		}
-	}
-	return n, nil
+func (e *Env) messages(ctx context.Context, topic string) (n int64, err error) {
+	err = e.scan(ctx, topic, func(*audit.Record) error { n++; return nil })
+	return n, err
 }
 
 // produce writes events to a topic, keyed by their id.
 func (e *Env) produce(ctx context.Context, topic string, events []event) error {
 	recs := make([]*kgo.Record, len(events))
 	for i, ev := range events {
-		recs[i] = &kgo.Record{Topic: topic, Key: []byte(ev.id), Value: ev.payload}
+		recs[i] = &kgo.Record{Topic: topic, Value: ev.payload}
+		if ev.id != "" {
+			recs[i].Key = []byte(ev.id)
+		}
 	}
 	if err := e.client.ProduceSync(ctx, recs...).FirstErr(); err != nil {
 		return failure.Wrap(failure.Unreachable, err, "publish to %s", topic)

@@ -14,8 +14,7 @@ var reportPage string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"figure": figure, "recovery": recoveryText, "sign": sign, "chart": drawTimeline,
-	"same":  func(c Check, s *Result) bool { return fmt.Sprint(s.Observed[c.Key]) == fmt.Sprint(c.Want) },
-	"human": func(k string) string { return strings.ReplaceAll(k, "_", " ") },
+	"human": human,
 }).Parse(reportPage))
 
 // WriteHTML writes the report as one page that needs nothing else.

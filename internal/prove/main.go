@@ -1,14 +1,13 @@
 package prove
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -36,6 +35,9 @@ type Options struct {
 	// (scripts/kafka.sh). With neither it is the binary's embedded broker.
 	Kafka       []string
 	KafkaScript string
+	// RealScript, where set, starts a real Kafka for the scenarios that ask for
+	// one, while the others run on the embedded broker.
+	RealScript string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
 	// Direct publishes to Kafka straight from here instead of through weir ingest.
@@ -50,6 +52,8 @@ type Options struct {
 	// Python and Readers, where both are set, let PyIceberg and DuckDB count
 	// too: an interpreter and the folder tests/readers.
 	Python, Readers string
+	// Version and Revision of the binary, for the report.
+	Version, Revision string
 	// Progress receives lines while it runs; nil none.
 	Progress io.Writer
 	// Clock defaults to the system's.
@@ -75,7 +79,9 @@ func (o *Options) killAfterOr(d time.Duration) time.Duration {
 func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
-func List() []Scenario { return append([]Scenario{reference()}, crashPoints()...) }
+func List() []Scenario {
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints())
+}
 
 // prepare fills in defaults and checks the options.
 func (o *Options) prepare() error {
@@ -143,13 +149,11 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer results.close()
-	var b *broker
-	defer func() {
-		if b != nil {
-			b.stop()
-		}
-	}()
-	report := &Report{}
+	brokers := &brokers{o: o}
+	defer brokers.stop()
+	report := &Report{About: o.about(ctx)}
+	began := o.Clock.Now()
+	defer func() { report.About.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds() }()
 	total := len(scenarios) * o.Repeat
 	for repeat := range o.Repeat {
 		for i := range scenarios {
@@ -160,10 +164,9 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 				report.Scenarios = append(report.Scenarios, old)
 				continue
 			}
-			if b == nil {
-				if b, err = startBroker(ctx, o); err != nil {
-					return report, err
-				}
+			b, err := brokers.of(ctx, s)
+			if err != nil {
+				return report, err
 			}
 			res := runScenario(ctx, o, b, s, repeat, fmt.Sprintf("[%d/%d] %s", n, total, s.Name))
 			if ctx.Err() != nil {
@@ -175,11 +178,12 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 			}
 		}
 	}
+	report.sum()
 	return report, nil
 }
 
 func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat int, label string) *Result {
-	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Seed: o.Seed, Repeat: repeat, Broker: b.kind,
+	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Seed: o.Seed, Repeat: repeat, Broker: b.name,
 		Observed: map[string]any{}, Expected: map[string]any{}, RecoverySeconds: []float64{}}
 	began := o.Clock.Now()
 	say := func(format string, args ...any) {
@@ -199,7 +203,8 @@ func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat 
 	if keep {
 		res.Folder = e.dir
 	}
-	res.Observed, res.Kills, res.RecoverySeconds, res.Timeline = e.observed, e.kills, e.recovery, e.timeline
+	res.Observed, res.Remarks = e.observed, e.remarks
+	res.Kills, res.RecoverySeconds, res.Timeline = e.kills, e.recovery, e.timeline
 	res.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds()
 	say("%s", outcomeLine(res))
 	return res
@@ -224,66 +229,3 @@ func lockDir(dir string) (func(), error) {
 	}
 	return func() { f.Close() }, nil
 }
-
-// results is the file of results in the work folder, one a line, so that a run
-// that was interrupted can go on.
-type results struct {
-	f   *os.File
-	old map[string]*Result
-}
-
-func openResults(path string, resume bool) (*results, error) {
-	r := &results{old: map[string]*Result{}}
-	mode := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
-	if resume {
-		mode = os.O_CREATE | os.O_RDWR | os.O_APPEND
-	}
-	f, err := os.OpenFile(path, mode, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	r.f = f
-	if !resume {
-		return r, nil
-	}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var res Result
-		// A line that was cut by a kill of our own is done again.
-		if json.Unmarshal(lines.Bytes(), &res) == nil && res.Name != "" {
-			r.old[resultKey(res.Name, res.Repeat)] = &res
-		}
-	}
-	if err := lines.Err(); err != nil {
-		f.Close()
-		return nil, failure.Wrap(failure.Runtime, err, "read %s", path)
-	}
-	// An interrupted last line must not swallow the next result.
-	if _, err := f.WriteString("\n"); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return r, nil
-}
-
-func resultKey(name string, repeat int) string { return fmt.Sprintf("%s/%d", name, repeat) }
-
-// done is an earlier result that stands.
-func (r *results) done(name string, repeat int) *Result {
-	if old := r.old[resultKey(name, repeat)]; old != nil && old.Outcome != Inconclusive {
-		return old
-	}
-	return nil
-}
-
-func (r *results) add(res *Result) error {
-	b, err := json.Marshal(res)
-	if err != nil {
-		return err
-	}
-	_, err = r.f.Write(append(b, '\n'))
-	return err
-}
-
-func (r *results) close() { _ = r.f.Close() }

@@ -3,6 +3,7 @@ package prove
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/template"
 	"time"
@@ -18,6 +19,9 @@ const (
 	progressTable   = "ops.stream_progress"
 )
 
+// queryTables are the main tables of the queries.
+var queryTables = map[string]string{"bronze": bronzeTable, "silver": silverTable}
+
 // setup is what differs between the pipeline files of scenarios.
 type setup struct {
 	Name       string
@@ -28,9 +32,19 @@ type setup struct {
 	MaxOffsets int64
 	Trigger    time.Duration
 	// Ingest, where set, makes a file of ingestion only, from this URL.
-	Ingest     string
-	IngestName string
+	Ingest string
+	// Delivery of ingestion.
+	Delivery string
+	// OnLost is onLostCheckpoint of every query.
+	OnLost string
 }
+
+// The pipeline files of a scenario: queries and ingestion apart, so that each
+// is started, killed and finished on its own.
+const (
+	queriesFileName = "pipeline.yaml"
+	ingestFileName  = "ingest.yaml"
+)
 
 // ingestFile and queriesFile are the shape that the wikimedia example ships
 // with, small batches aside. JSON's quoting of texts is YAML's as well.
@@ -41,16 +55,16 @@ checkpointLocation: {{q (print .Dir "/checkpoints")}}
 kafka:
   bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
 ingest:
-  - name: {{.IngestName}}
-    sse: {url: {{q .Ingest}}, overlap: 0s}
+  - name: recentchange
+    sse: {url: {{q .Ingest}}}
     topic: {{q .Topic}}
     deadLetterTopic: {{q .DLQ}}
     key: $.meta.id
     contract:
       schema: builtin:wikimedia/recentchange
       canary: {path: $.meta.domain, equals: canary}
-    delivery: at-least-once
-    position: {{q (print .Dir "/ingest/" .IngestName ".json")}}
+    delivery: {{.Delivery}}
+    position: {{q (print .Dir "/ingest/position.json")}}
 status: {listen: none}
 `
 
@@ -69,12 +83,14 @@ queries:
         maxOffsetsPerTrigger: {{.MaxOffsets}}
         failOnDataLoss: true
     trigger: {processingTime: {{.Trigger}}}
+    onLostCheckpoint: {{.OnLost}}
     to:
       iceberg: {table: bronze.recentchange, partitionBy: ["day(timestamp)"]}
   - name: silver
     from:
       table: {name: bronze.recentchange, maxOffsetsPerTrigger: {{.MaxOffsets}}}
     trigger: {processingTime: {{.Trigger}}}
+    onLostCheckpoint: {{.OnLost}}
     parse:
       format: json
       columns:
@@ -115,10 +131,16 @@ func quote(s string) string {
 }
 
 // write makes the pipeline file and checks it as the binary will.
-func (s setup) write(path string) error {
-	name := "queries"
+func (s setup) write() error {
+	name, path := "queries", filepath.Join(s.Dir, queriesFileName)
 	if s.Ingest != "" {
-		name = "ingest"
+		name, path = "ingest", filepath.Join(s.Dir, ingestFileName)
+	}
+	if s.OnLost == "" {
+		s.OnLost = pipeline.OnLostAdopt
+	}
+	if s.Delivery == "" {
+		s.Delivery = pipeline.AtLeastOnce
 	}
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, s); err != nil {

@@ -1,10 +1,10 @@
 package prove
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -24,6 +24,7 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	log    string
+	from   int64 // where its output begins in the log
 	exited chan struct{}
 	err    error // of Wait, once exited is closed
 }
@@ -36,8 +37,12 @@ func spawn(binary string, args, env []string, log, name string) (*process, error
 		return nil, err
 	}
 	defer out.Close()
-	fmt.Fprintf(out, "--- %s %s\n", name, strings.Join(args, " "))
-	p := &process{name: name, cmd: exec.Command(binary, args...), log: log, exited: make(chan struct{})}
+	fmt.Fprintf(out, "--- %s: %s\n", name, strings.Join(args, " "))
+	at, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{name: name, cmd: exec.Command(binary, args...), log: log, from: at, exited: make(chan struct{})}
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "WEIR_CRASH_") {
 			p.cmd.Env = append(p.cmd.Env, kv)
@@ -76,14 +81,21 @@ func (p *process) kill9() error {
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		return fmt.Errorf("%s had ended before the kill: %w", p.name, err)
 	}
+	if !p.killed() {
+		return fmt.Errorf("%s did not end by SIGKILL but by %s", p.name, p.ending())
+	}
+	return nil
+}
+
+// killed reports, of a process that is ending, whether SIGKILL ended it.
+func (p *process) killed() bool {
 	<-p.exited
 	var ee *exec.ExitError
-	if errors.As(p.err, &ee) {
-		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
-			return nil
-		}
+	if !errors.As(p.err, &ee) {
+		return false
 	}
-	return fmt.Errorf("%s did not end by SIGKILL but by %s", p.name, p.ending())
+	ws, ok := ee.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
 
 // ending describes how the process ended.
@@ -138,14 +150,33 @@ func (p *process) abandon() {
 	}
 }
 
-// tail is the end of the process's log.
-func (p *process) tail() string {
+// output is what the process wrote. Only one process of a scenario runs at a
+// time, so it is what stands in the log from its start on.
+func (p *process) output() string {
 	b, err := os.ReadFile(p.log)
-	if err != nil {
+	if err != nil || int64(len(b)) < p.from {
 		return ""
 	}
-	if len(b) > tailBytes {
-		b = b[len(b)-tailBytes:]
+	return string(b[p.from:])
+}
+
+// alerts are the lines by which the process called for a person's attention,
+// of one query.
+func (p *process) alerts(query string) []string {
+	var out []string
+	for _, line := range strings.Split(p.output(), "\n") {
+		if text, ok := strings.CutPrefix(line, "weir: ALERT "+query+": "); ok {
+			out = append(out, text)
+		}
 	}
-	return string(bytes.TrimSpace(b))
+	return out
+}
+
+// tail is the end of the process's output.
+func (p *process) tail() string {
+	s := p.output()
+	if len(s) > tailBytes {
+		s = s[len(s)-tailBytes:]
+	}
+	return strings.TrimSpace(s)
 }

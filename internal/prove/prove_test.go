@@ -3,13 +3,15 @@ package prove
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"encoding/xml"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/pipeline"
+	"github.com/weirlake/weir/internal/replay"
 )
 
 // prove runs scenarios against the fake binary in one of its modes.
@@ -115,42 +117,62 @@ func TestCrashPointsProveAnExactEngineAndResumeKeepsResults(t *testing.T) {
 	}
 }
 
-func TestTheSampleHolds196EditsAndItsIDsNeverRepeat(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	ids := map[string]bool{}
-	for range 3 {
-		var counted int
-		for _, ev := range sample(r, time.Unix(1_700_000_000, 0)) {
-			if ev.counted() {
-				counted++
-			}
-			if ids[ev.id] {
-				t.Fatalf("id %s twice", ev.id)
-			}
-			ids[ev.id] = true
-			if !json.Valid(ev.payload) {
-				t.Fatalf("not JSON: %s", ev.payload)
-			}
-		}
-		if counted != 196 {
-			t.Fatalf("%d edits and new pages", counted)
+func TestTheReferenceStreamHoldsTheReferencesFigures(t *testing.T) {
+	e := &Env{o: Options{Clock: clock.System{}}, rng: generator(1, "reference", 0)}
+	s, err := e.newStream(replay.ReferenceScript(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := s.events(0, s.frames())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var messages, dead int
+	for _, ev := range events {
+		if ev.class == replay.ContractViolation {
+			dead++
+		} else {
+			messages++
 		}
 	}
-	if len(ids) != 1200 {
-		t.Fatalf("%d ids", len(ids))
+	onTime, late := ids(events, replay.Base, event.edit), ids(events, replay.Late, nil)
+	if messages != 20500 || dead != 25 || len(onTime) != 9800 || len(late) != 100 {
+		t.Errorf("%d messages, %d violations, %d on-time edits, %d late events", messages, dead, len(onTime), len(late))
+	}
+	if n := s.gen.Counts(s.frames() - referenceLateEvents).Late; n != 0 {
+		t.Errorf("%d of the late events come before the last segment", n)
 	}
 }
 
-func TestTheFeedGoesOnWhereAnIDPoints(t *testing.T) {
-	f := &feed{events: make([]event, 5), base: 1000}
-	for id, want := range map[string]int{
-		"": 0,
-		`[{"topic":"eqiad","partition":0,"timestamp":1003},{"topic":"codfw","partition":0,"offset":-1}]`: 3,
-		`[{"timestamp":2000}]`: 5,
-	} {
-		if got := f.resume(id); got != want {
-			t.Errorf("resume(%s) = %d, want %d", id, got, want)
+func TestTheSameSeedMakesTheSameEvents(t *testing.T) {
+	read := func(seed uint64) []event {
+		e := &Env{o: Options{Clock: clock.System{}}, rng: generator(seed, "x", 0)}
+		s, err := e.newStream(replay.Script{{Kind: replay.SegmentLoops, Count: 1}}, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
+		events, err := s.events(0, s.frames())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return events
+	}
+	a, b, c := read(1), read(1), read(2)
+	if a[0].id != b[0].id || a[399].id != b[399].id || a[0].id == c[0].id {
+		t.Errorf("%s %s, %s %s, %s", a[0].id, b[0].id, a[399].id, b[399].id, c[0].id)
+	}
+}
+
+func TestPercentilesAreByNearestRank(t *testing.T) {
+	values := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	if p50, p95, top := percentile(values, 50), percentile(values, 95), percentile(values, 100); p50 != 5 || p95 != 10 || top != 10 {
+		t.Error(p50, p95, top)
+	}
+	if got := percentile(values[:1], 50); got != 1 {
+		t.Error(got)
+	}
+	if got := percentile(nil, 50); got != 0 {
+		t.Error(got)
 	}
 }
 
@@ -159,13 +181,15 @@ func TestThePipelineFilesOfTheScenariosAreValid(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := setup{Name: "x", Dir: dir, Brokers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Topic: "a", DLQ: "b", MaxOffsets: 5, Trigger: time.Second, IngestName: "late"}
-	if err := s.write(dir + "/queries.yaml"); err != nil {
+	s := setup{Name: "x", Dir: dir, Brokers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Topic: "a", DLQ: "b", MaxOffsets: 5, Trigger: time.Second}
+	if err := s.write(); err != nil {
 		t.Error(err)
 	}
 	s.Ingest = "http://127.0.0.1:1/v2"
-	if err := s.write(dir + "/ingest.yaml"); err != nil {
-		t.Error(err)
+	for _, s.Delivery = range []string{pipeline.AtLeastOnce, pipeline.ExactlyOnce} {
+		if err := s.write(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -178,7 +202,7 @@ func TestSelectTakesNamesGroupsAndPatternsAndRefusesTheUnknown(t *testing.T) {
 		}
 		seen[s.Name] = true
 	}
-	for names, want := range map[string]int{"": len(all), "reference": 1, "crash-points": 26, "crash-points-first": 26, "bronze-commit.*": 3} {
+	for names, want := range map[string]int{"": len(all), "reference": 1, "crash-points": 28, "crash-points-first": 28, "bronze-commit.*": 3, "ingest": 10, "checkpoint": 3, "boundary": 1} {
 		var list []string
 		if names != "" {
 			list = []string{names}
@@ -204,7 +228,7 @@ func reportForForm() *Report {
 	return &Report{Scenarios: []*Result{{
 		Name: "reference", Group: "reference", Claim: "It <holds> & stays.", Outcome: Violated, Reason: "bronze_rows is 3, must be 2",
 		Observed: map[string]any{"bronze_rows": int64(3), "bronze_rows_at_crash": int64(1)}, Expected: map[string]any{"bronze_rows": int64(2)},
-		Checks: []Check{{"bronze_rows", "bronze rows", int64(2)}}, Kills: 1, RecoverySeconds: []float64{0.5},
+		Checks: []Check{{"bronze_rows", "bronze rows", int64(2)}}, Remarks: []string{"it ends here"}, Kills: 1, RecoverySeconds: []float64{0.5},
 		Timeline: []Event{{Seconds: 1, Kind: "commit", Lane: "bronze.<t>", Rows: 5}, {Seconds: 2, Kind: "kill", Lane: "process"}},
 	}}}
 }
@@ -217,6 +241,18 @@ func TestTheHTMLReportEscapesAndShowsTheKill(t *testing.T) {
 	for _, want := range []string{"It &lt;holds&gt; &amp; stays.", "bronze.&lt;t&gt;", "SIGKILL", "violated"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page lacks %q", want)
+		}
+	}
+}
+
+func TestTheTextReportShowsFiguresLimitsAndRecovery(t *testing.T) {
+	r := reportForForm()
+	r.sum()
+	var b bytes.Buffer
+	r.WriteText(&b)
+	for _, want := range []string{"reference: VIOLATED", "✗ bronze rows", "1 violated · 1 kill with SIGKILL · recovery p50 0.50 s", "it ends here", "bronze rows at crash 1"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, b.String())
 		}
 	}
 }

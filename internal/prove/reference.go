@@ -6,18 +6,15 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/replay"
 )
 
-// The reference scenario's figures.
+// The reference scenario's settings. Its events are replay.ReferenceScript's.
 const (
-	referenceLoops      = 50
-	referenceEvents     = referenceLoops*sampleEvents + sampleEvents // loop 0 is sent twice
-	referenceViolations = 25
-	referenceLate       = 100
+	referenceLateEvents = 100 // the last segment of the script
 	referenceMaxOffsets = 500
 	referenceTrigger    = 2 * time.Second
 	referenceKillAfter  = 12 * time.Second
-	referenceLateBy     = 30 * time.Minute
 	referencePartitions = 4
 	// referenceDone bounds the work after the restart.
 	referenceDone = 10 * time.Minute
@@ -33,16 +30,20 @@ const (
 
 // referenceState is what the scenario knows of its own events.
 type referenceState struct {
-	setup    setup
-	events   []event
-	late     []event
-	expected map[string]bool
-	lateIDs  map[string]bool
-	run      *process
-	settle   func()
-	killed   bool
-	rowsThen int64
+	setup  setup
+	stream *stream
+	// total is what the whole stream holds, before what is published before the
+	// late events.
+	total, before replay.Counts
+	expected      map[string]bool
+	lateIDs       map[string]bool
+	settle        func()
+	killed        bool
+	rowsThen      int64
 }
+
+// messages is what the topic holds in the end.
+func (st *referenceState) messages() int64 { return st.total.Published + st.total.Duplicates }
 
 func reference() Scenario {
 	return Scenario{
@@ -51,11 +52,11 @@ func reference() Scenario {
 		Claim: "A pipeline that is killed with SIGKILL in mid-stream and started again holds every Kafka record once in bronze and every on-time edit once in silver.",
 		Steps: []Step{
 			{"make topics and pipeline files", referencePrepare},
-			{fmt.Sprintf("publish %d events and %d contract violations", referenceEvents, referenceViolations), referencePublish},
-			{"run the pipeline and SIGKILL it in mid-stream", referenceKill},
+			{"publish the stream: 50 loops of 400 events, loop 0 once more, 25 contract violations", referencePublish},
+			{"run the pipeline, and SIGKILL it in mid-stream", referenceKill},
 			{"count what is there at the crash", referenceCrashCount},
 			{"start again on the same checkpoint, until everything has arrived", referenceRestart},
-			{fmt.Sprintf("publish %d events that are 30 minutes late, and run to the end", referenceLate), referenceLateRun},
+			{"publish 100 events that are 30 minutes late, and run to the end", referenceLateRun},
 			{"count", referenceCount},
 		},
 		GuardAfter: "count what is there at the crash",
@@ -65,30 +66,28 @@ func reference() Scenario {
 }
 
 func referencePrepare(ctx context.Context, e *Env) error {
-	st := &referenceState{expected: map[string]bool{}, lateIDs: map[string]bool{}}
+	st := &referenceState{}
 	e.state = st
 	st.setup = setup{
 		Name: "reference", Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("recentchange"), DLQ: e.topic("recentchange.dlq"),
-		MaxOffsets: referenceMaxOffsets, Trigger: e.o.triggerOr(referenceTrigger), IngestName: "recentchange",
+		MaxOffsets: referenceMaxOffsets, Trigger: e.o.triggerOr(referenceTrigger),
 	}
-	base := e.o.Clock.Now().Add(-2 * time.Minute)
-	var first []event
-	for loop := range referenceLoops {
-		events := sample(e.rng, base)
-		if loop == 0 {
-			first = events
-		}
-		st.events = append(st.events, events...)
+	var err error
+	if st.stream, err = e.newStream(replay.ReferenceScript(), 0); err != nil {
+		return err
 	}
-	for _, ev := range st.events {
-		if ev.counted() {
-			st.expected[ev.id] = true
-		}
+	all, err := st.stream.events(0, st.stream.frames())
+	if err != nil {
+		return err
 	}
-	st.events = append(st.events, first...)
-	for _, ev := range sample(e.rng, base.Add(-referenceLateBy))[:referenceLate] {
-		st.late = append(st.late, ev)
-		st.lateIDs[ev.id] = true
+	// Two ways to the same expectation: the generator's own count, and the
+	// events read one by one.
+	st.total = st.stream.gen.Counts(st.stream.frames())
+	st.before = st.stream.gen.Counts(st.stream.frames() - referenceLateEvents)
+	st.expected = ids(all, replay.Base, event.edit)
+	st.lateIDs = ids(all, replay.Late, nil)
+	if n := int64(len(st.expected)); n != st.total.EditNew-st.total.Late || int64(len(st.lateIDs)) != st.total.Late || st.before.Late != 0 {
+		return fmt.Errorf("the stream holds %d on-time edits, its own count says %d of which %d are late", n, st.total.EditNew, st.total.Late)
 	}
 	if err := e.createTopic(ctx, "recentchange", referencePartitions); err != nil {
 		return err
@@ -96,35 +95,56 @@ func referencePrepare(ctx context.Context, e *Env) error {
 	if err := e.createTopic(ctx, "recentchange.dlq", 1); err != nil {
 		return err
 	}
-	return st.setup.write(e.path("pipeline.yaml"))
+	if err := st.setup.write(); err != nil {
+		return err
+	}
+	if e.o.Direct {
+		return nil
+	}
+	if err := e.serve(ctx, st.stream); err != nil {
+		return err
+	}
+	withIngest := st.setup
+	withIngest.Ingest = st.stream.server.URL
+	return withIngest.write()
 }
 
 func referencePublish(ctx context.Context, e *Env) error {
 	st := e.state.(*referenceState)
-	bad := violations(e.rng, referenceViolations, st.events[0].at)
+	frames := st.stream.frames() - referenceLateEvents
 	if e.o.Direct {
-		e.observed["published_by"] = "prove"
-		if err := e.produce(ctx, st.setup.DLQ, bad); err != nil {
-			return err
-		}
-		return e.produce(ctx, st.setup.Topic, st.events)
+		return referenceDirect(ctx, e, 0, frames)
 	}
 	e.observed["published_by"] = "weir ingest"
-	// The violations stand among the good events, one every 800 or so.
-	var mixed []event
-	every := len(st.events) / len(bad)
-	for i, ev := range st.events {
-		if i%every == 0 && i/every < len(bad) {
-			mixed = append(mixed, bad[i/every])
-		}
-		mixed = append(mixed, ev)
+	st.stream.server.Server.SetLimit(frames)
+	return e.ingestUntil(ctx, st.setup, st.before.Published+st.before.Duplicates, st.before.Violations)
+}
+
+// referenceDirect publishes frames as ingestion would, without it.
+func referenceDirect(ctx context.Context, e *Env, from, to int64) error {
+	st := e.state.(*referenceState)
+	e.observed["published_by"] = "weir prove"
+	events, err := st.stream.events(from, to)
+	if err != nil {
+		return err
 	}
-	return e.ingest(ctx, st.setup, mixed, referenceEvents, referenceViolations)
+	var good, bad []event
+	for _, ev := range events {
+		if ev.class == replay.ContractViolation {
+			bad = append(bad, ev)
+		} else {
+			good = append(good, ev)
+		}
+	}
+	if err := e.produce(ctx, st.setup.DLQ, bad); err != nil {
+		return err
+	}
+	return e.produce(ctx, st.setup.Topic, good)
 }
 
 func referenceKill(ctx context.Context, e *Env) error {
 	st := e.state.(*referenceState)
-	p, err := e.start("weir run", nil, "run", e.path("pipeline.yaml"))
+	p, err := e.start("weir run", nil, "run", e.path(queriesFileName))
 	if err != nil {
 		return err
 	}
@@ -145,7 +165,7 @@ func referenceKill(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	if st.settle, err = e.kill(ctx, p, bronzeTable); err != nil {
+	if st.settle, err = e.kill(ctx, p, e.tableRows(bronzeTable)); err != nil {
 		return err
 	}
 	st.killed = true
@@ -185,7 +205,7 @@ func referenceGuard(e *Env) string {
 		return "the pipeline was not killed"
 	case st.rowsThen <= 0:
 		return "the kill landed before the first commit: bronze was empty"
-	case st.rowsThen >= referenceEvents:
+	case st.rowsThen >= st.before.Published+st.before.Duplicates:
 		return fmt.Sprintf("the kill landed after the last commit: bronze held all %d rows", st.rowsThen)
 	}
 	return ""
@@ -194,7 +214,7 @@ func referenceGuard(e *Env) string {
 func referenceRestart(ctx context.Context, e *Env) error {
 	st := e.state.(*referenceState)
 	defer st.settle()
-	p, err := e.start("weir run", nil, "run", e.path("pipeline.yaml"))
+	p, err := e.start("weir run", nil, "run", e.path(queriesFileName))
 	if err != nil {
 		return err
 	}
@@ -208,16 +228,17 @@ func referenceLateRun(ctx context.Context, e *Env) error {
 	st := e.state.(*referenceState)
 	var err error
 	if e.o.Direct {
-		err = e.produce(ctx, st.setup.Topic, st.late)
+		err = referenceDirect(ctx, e, st.stream.frames()-referenceLateEvents, st.stream.frames())
 	} else {
-		late := st.setup
-		late.IngestName = "late"
-		err = e.ingest(ctx, late, st.late, referenceEvents+referenceLate, referenceViolations)
+		// The same ingestion goes on from its saved position: the server sends
+		// the overlap again, which ingestion drops, and then the late events.
+		st.stream.server.Server.SetLimit(st.stream.frames())
+		err = e.ingestToTheEnd(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	p, err := e.start("weir run --once", nil, "run", e.path("pipeline.yaml"), "--once")
+	p, err := e.start("weir run --once", nil, "run", e.path(queriesFileName), "--once")
 	if err != nil {
 		return err
 	}
@@ -226,7 +247,7 @@ func referenceLateRun(ctx context.Context, e *Env) error {
 
 func referenceCount(ctx context.Context, e *Env) error {
 	st := e.state.(*referenceState)
-	if _, err := e.verify(ctx, st.setup.Topic); err != nil {
+	if _, err := e.verify(ctx, st.setup.Topic, bronzeTable, silverTable); err != nil {
 		return err
 	}
 	if err := e.silverIDs(ctx, st.expected); err != nil {
@@ -263,9 +284,8 @@ func referenceCount(ctx context.Context, e *Env) error {
 }
 
 func referenceExpect(e *Env) []Check {
-	const messages = int64(referenceEvents + referenceLate)
 	st := e.state.(*referenceState)
-	edits := int64(len(st.expected))
+	messages, edits := st.messages(), int64(len(st.expected))
 	return append([]Check{
 		{"kafka_messages", "Kafka messages", messages},
 		{"bronze_rows", "bronze rows", messages},
@@ -273,9 +293,11 @@ func referenceExpect(e *Env) []Check {
 		{"silver_rows", "silver rows", edits},
 		{"silver_distinct_event_ids", "distinct event ids in silver", edits},
 		{"late_events_in_silver", "late events in silver", int64(0)},
-		{"dead_letter_messages", "contract violations in the dead-letter topic", int64(referenceViolations)},
+		{"dead_letter_messages", "contract violations in the dead-letter topic", st.total.Violations},
 		{"silver_ids_missing", "expected ids that silver lacks", int64(0)},
 		{"silver_ids_unexpected", "ids in silver that were not expected", int64(0)},
+		{"silver_rows_late", "late rows that silver counted and left out", st.total.Late},
+		{"silver_rows_duplicate", "resent edits that silver counted and dropped", int64(replay.SampleEditNew)},
 		{"audit", "audit of both tables", audit.Exact},
 	}, e.foreignChecks(messages, edits)...)
 }

@@ -26,6 +26,9 @@ type Scenario struct {
 	Name, Group string
 	// Claim is one sentence: what holds, whatever is done here.
 	Claim string
+	// RealKafka asks for a real Apache Kafka where one can be started, although
+	// the others run on the embedded broker.
+	RealKafka bool
 	// Steps are done in order. The first that fails ends the scenario.
 	Steps []Step
 	// Guard says why nothing was shown, empty where the fault landed. It is
@@ -74,6 +77,8 @@ type Result struct {
 	Seed            uint64    `json:"seed"`
 	Repeat          int       `json:"repeat,omitempty"`
 	Broker          string    `json:"broker"`
+	// Remarks say where the result ends.
+	Remarks []string `json:"remarks,omitempty"`
 	// Folder keeps the evidence where the scenario was not proved.
 	Folder   string  `json:"folder,omitempty"`
 	Timeline []Event `json:"timeline,omitempty"`
@@ -91,6 +96,41 @@ type Event struct {
 // Report is what a run of scenarios came to.
 type Report struct {
 	Scenarios []*Result `json:"scenarios"`
+	// Kills and Recovery are over all scenarios.
+	Kills    int      `json:"kills"`
+	Recovery Recovery `json:"recovery"`
+	About    About    `json:"about"`
+}
+
+// Recovery is how long it took, after a SIGKILL, until an independent reader
+// saw something new.
+type Recovery struct {
+	// Count is of how many kills it was measured: a kill after which nothing was
+	// left to do has no figure.
+	Count      int     `json:"count"`
+	P50Seconds float64 `json:"p50_seconds"`
+	P95Seconds float64 `json:"p95_seconds"`
+	MaxSeconds float64 `json:"max_seconds"`
+}
+
+// sum fills in what is over all scenarios.
+func (r *Report) sum() {
+	var all []float64
+	r.Kills = 0
+	for _, s := range r.Scenarios {
+		r.Kills += s.Kills
+		all = append(all, s.RecoverySeconds...)
+	}
+	slices.Sort(all)
+	r.Recovery = Recovery{Count: len(all), P50Seconds: percentile(all, 50), P95Seconds: percentile(all, 95), MaxSeconds: percentile(all, 100)}
+}
+
+// percentile of sorted values, by nearest rank; 0 of none.
+func percentile(sorted []float64, p int) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[max((len(sorted)*p+99)/100, 1)-1]
 }
 
 // Outcome is the whole report's: a violation outranks what is inconclusive.

@@ -1,18 +1,18 @@
 package prove
 
 import (
-	"encoding/xml"
 	"fmt"
 	"io"
-	"sort"
+	"slices"
 	"strings"
+	"time"
 )
 
-// WriteText prints the report for people: one line per scenario, and every
-// figure of those that are not one of many alike.
+// WriteText prints the report for people: a line per scenario, and every figure
+// of those that are not one of many alike.
 func (r *Report) WriteText(w io.Writer) {
 	for _, s := range r.Scenarios {
-		if s.Group != groupCrash && s.Group != groupCrashFirst || s.Outcome == Violated {
+		if s.inFull() {
 			s.writeFigures(w)
 		}
 	}
@@ -20,12 +20,13 @@ func (r *Report) WriteText(w io.Writer) {
 	for _, s := range r.Scenarios {
 		width = max(width, len(s.label()))
 	}
-	fmt.Fprintf(w, "   %-*s  %-12s  %5s  %10s  %8s\n", width, "scenario", "outcome", "kills", "recovery", "time")
-	fmt.Fprintln(w, strings.Repeat("─", width+47))
-	counts := map[string]int{}
+	if len(r.Scenarios) > 1 {
+		fmt.Fprintf(w, "   %-*s  %-12s  %5s  %9s  %8s\n  %s\n", width, "scenario", "outcome", "kills", "recovery", "time", strings.Repeat("─", width+43))
+	}
 	for _, s := range r.Scenarios {
-		counts[s.Outcome]++
-		fmt.Fprintf(w, " %s %-*s  %-12s  %5d  %10s  %7.1fs\n", sign(s.Outcome), width, s.label(), s.Outcome, s.Kills, recoveryText(s.RecoverySeconds), s.ElapsedSeconds)
+		if len(r.Scenarios) > 1 {
+			fmt.Fprintf(w, " %s %-*s  %-12s  %5d  %9s  %7.1fs\n", sign(s.Outcome), width, s.label(), s.Outcome, s.Kills, recoveryText(s.RecoverySeconds), s.ElapsedSeconds)
+		}
 		if s.Reason != "" {
 			fmt.Fprintf(w, "     %s\n", strings.ReplaceAll(strings.TrimSpace(s.Reason), "\n", "\n     "))
 		}
@@ -33,11 +34,111 @@ func (r *Report) WriteText(w io.Writer) {
 			fmt.Fprintf(w, "     evidence: %s\n", s.Folder)
 		}
 	}
-	fmt.Fprintf(w, "\n%d proved, %d violated, %d inconclusive", counts[Proved], counts[Violated], counts[Inconclusive])
-	if len(r.Scenarios) > 0 {
-		fmt.Fprintf(w, "  (seed %d, %s broker)", r.Scenarios[0].Seed, r.Scenarios[0].Broker)
+	r.writeSummary(w)
+}
+
+// inFull reports whether the text shows every figure: where something is not
+// proved, and of scenarios that are not one of a matrix.
+func (s *Result) inFull() bool {
+	switch s.Group {
+	case groupCrash, groupCrashFirst, groupIngest:
+		return s.Outcome == Violated
+	}
+	return true
+}
+
+// writeSummary prints what it came to, and with what.
+func (r *Report) writeSummary(w io.Writer) {
+	n := r.counts()
+	var parts []string
+	for _, outcome := range []string{Proved, Violated, Inconclusive} {
+		if n[outcome] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[outcome], outcome))
+		}
+	}
+	fmt.Fprintf(w, "\n%s · %s with SIGKILL", strings.Join(parts, ", "), plural(r.Kills, "kill"))
+	if rec := r.Recovery; rec.Count > 0 {
+		fmt.Fprintf(w, " · recovery p50 %s, p95 %s, max %s", seconds(rec.P50Seconds), seconds(rec.P95Seconds), seconds(rec.MaxSeconds))
 	}
 	fmt.Fprintln(w)
+	for _, row := range r.aboutRows() {
+		fmt.Fprintf(w, "  %-9s  %s\n", row[0], row[1])
+	}
+	for _, remark := range r.remarks() {
+		fmt.Fprintf(w, "  %-9s  %s\n", "limit", remark)
+	}
+}
+
+// counts is how many scenarios came to each outcome.
+func (r *Report) counts() map[string]int {
+	out := map[string]int{}
+	for _, s := range r.Scenarios {
+		out[s.Outcome]++
+	}
+	return out
+}
+
+// remarks are those of all scenarios, each once.
+func (r *Report) remarks() []string {
+	var out []string
+	for _, s := range r.Scenarios {
+		for _, text := range s.Remarks {
+			if !slices.Contains(out, text) {
+				out = append(out, text)
+			}
+		}
+	}
+	return out
+}
+
+// brokers are those of all scenarios, each once.
+func (r *Report) brokers() []string {
+	var out []string
+	for _, s := range r.Scenarios {
+		if !slices.Contains(out, s.Broker) {
+			out = append(out, s.Broker)
+		}
+	}
+	return out
+}
+
+// aboutRows say with what the report was made, as pairs of name and value.
+func (r *Report) aboutRows() [][2]string {
+	a := &r.About
+	weir := a.Weir
+	if a.Revision != "" {
+		weir += " (" + a.Revision[:min(len(a.Revision), 12)] + ")"
+	}
+	machine := plural(a.Cores, "core")
+	if a.CPU != "" {
+		machine += " of " + a.CPU
+	}
+	if a.MemoryMB > 0 {
+		machine += fmt.Sprintf(", %.1f GiB", float64(a.MemoryMB)/1024)
+	}
+	var libs []string
+	for _, l := range a.Libraries {
+		libs = append(libs, strings.TrimPrefix(l.Name, "github.com/")+" "+strings.TrimPrefix(l.Version, "v"))
+	}
+	counted := strings.Join(a.Readers, ", ")
+	if len(a.Readers) == 1 {
+		counted += "; PyIceberg and DuckDB were not given (--python, --readers)"
+	}
+	return [][2]string{
+		{"weir", weir + ", " + a.Go + ", " + a.Platform},
+		{"broker", strings.Join(r.brokers(), "; ")},
+		{"readers", counted},
+		{"libraries", strings.Join(libs, ", ")},
+		{"machine", machine},
+		{"run", fmt.Sprintf("%s, %s, seed %d", a.Started.Format("2006-01-02 15:04:05 UTC"), (time.Duration(a.ElapsedSeconds * float64(time.Second))).Round(time.Second), a.Seed)},
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (s *Result) label() string {
@@ -57,40 +158,80 @@ func sign(outcome string) string {
 	return "?"
 }
 
-func recoveryText(seconds []float64) string {
-	if len(seconds) == 0 {
+// seconds writes a time with as many places as it deserves.
+func seconds(s float64) string { return fmt.Sprintf("%.2f s", s) }
+
+// recoveryText is the longest recovery of a scenario.
+func recoveryText(all []float64) string {
+	if len(all) == 0 {
 		return "–"
 	}
-	sorted := append([]float64{}, seconds...)
-	sort.Float64s(sorted)
-	return fmt.Sprintf("%.2f s", sorted[len(sorted)-1])
+	return seconds(slices.Max(all))
 }
 
 // writeFigures prints what a scenario expected and observed, side by side.
 func (s *Result) writeFigures(w io.Writer) {
-	fmt.Fprintf(w, "%s\n  %s\n\n", s.label(), s.Claim)
+	fmt.Fprintf(w, "%s: %s\n", s.label(), strings.ToUpper(s.Outcome))
+	for _, line := range wrap(s.Claim, textWidth) {
+		fmt.Fprintf(w, "  %s\n", line)
+	}
+	fmt.Fprintln(w)
 	if len(s.Checks) > 0 {
-		width := len("what")
+		first, second, third := len("what"), len("expected"), len("observed")
 		for _, c := range s.Checks {
-			width = max(width, len(c.Text))
+			first = max(first, len([]rune(c.Text)))
+			second = max(second, len([]rune(figure(c.Want))))
+			third = max(third, len([]rune(figure(s.Observed[c.Key]))))
 		}
-		fmt.Fprintf(w, "   %-*s  %10s  %10s\n  %s\n", width, "what", "expected", "observed", strings.Repeat("─", width+26))
+		fmt.Fprintf(w, "   %-*s  %*s  %*s\n  %s\n", first, "what", second, "expected", third, "observed", strings.Repeat("─", first+second+third+6))
 		for _, c := range s.Checks {
 			mark := "✓"
-			if fmt.Sprint(s.Observed[c.Key]) != fmt.Sprint(c.Want) {
+			if !s.Met(c) {
 				mark = "✗"
 			}
-			fmt.Fprintf(w, " %s %-*s  %10s  %10s\n", mark, width, c.Text, figure(c.Want), figure(s.Observed[c.Key]))
+			fmt.Fprintf(w, " %s %-*s  %*s  %*s\n", mark, first, c.Text, second, figure(c.Want), third, figure(s.Observed[c.Key]))
 		}
 		fmt.Fprintln(w)
 	}
-	var notes []string
+	notes := []string{fmt.Sprintf("%s in %.0f s", plural(s.Kills, "kill"), s.ElapsedSeconds), "recovery " + recoveryText(s.RecoverySeconds)}
 	for _, k := range s.Notes() {
-		notes = append(notes, fmt.Sprintf("%s %s", strings.ReplaceAll(k, "_", " "), figure(s.Observed[k])))
+		notes = append(notes, fmt.Sprintf("%s %s", human(k), figure(s.Observed[k])))
 	}
-	if len(notes) > 0 {
-		fmt.Fprintf(w, "   %s\n\n", strings.Join(notes, " · "))
+	for _, line := range wrap(strings.Join(notes, " · "), textWidth) {
+		fmt.Fprintf(w, "   %s\n", line)
 	}
+	fmt.Fprintln(w)
+}
+
+// textWidth is where running text is broken.
+const textWidth = 96
+
+// wrap breaks a text at spaces.
+func wrap(text string, width int) []string {
+	var out []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len([]rune(line))+1+len([]rune(word)) > width {
+			out, line = append(out, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	if line != "" {
+		out = append(out, line)
+	}
+	return out
+}
+
+// human is the name of an observed figure in words.
+func human(key string) string { return strings.ReplaceAll(key, "_", " ") }
+
+// Met reports whether a check holds.
+func (s *Result) Met(c Check) bool {
+	got, ok := s.Observed[c.Key]
+	return ok && figure(got) == figure(c.Want)
 }
 
 // Notes are the observed figures that no check is about.
@@ -105,7 +246,7 @@ func (s *Result) Notes() []string {
 			out = append(out, k)
 		}
 	}
-	sort.Strings(out)
+	slices.Sort(out)
 	return out
 }
 
@@ -120,6 +261,11 @@ func figure(v any) string {
 		n = int64(x)
 	case float64:
 		n = int64(x)
+	case bool:
+		if x {
+			return "yes"
+		}
+		return "no"
 	case nil:
 		return "–"
 	default:
@@ -130,73 +276,4 @@ func figure(v any) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-type junitSuites struct {
-	XMLName xml.Name     `xml:"testsuites"`
-	Suites  []junitSuite `xml:"testsuite"`
-}
-
-type junitSuite struct {
-	Name     string      `xml:"name,attr"`
-	Tests    int         `xml:"tests,attr"`
-	Failures int         `xml:"failures,attr"`
-	Errors   int         `xml:"errors,attr"`
-	Time     string      `xml:"time,attr"`
-	Cases    []junitCase `xml:"testcase"`
-}
-
-type junitCase struct {
-	Name    string        `xml:"name,attr"`
-	Class   string        `xml:"classname,attr"`
-	Time    string        `xml:"time,attr"`
-	Failure *junitProblem `xml:"failure,omitempty"`
-	Error   *junitProblem `xml:"error,omitempty"`
-	Out     string        `xml:"system-out,omitempty"`
-}
-
-type junitProblem struct {
-	Message string `xml:"message,attr"`
-	Type    string `xml:"type,attr"`
-}
-
-// WriteJUnit writes the report as JUnit XML: a violation is a failure, an
-// inconclusive scenario an error, because it showed nothing.
-func (r *Report) WriteJUnit(w io.Writer) error {
-	byGroup, order := map[string]*junitSuite{}, []string{}
-	var seconds = map[string]float64{}
-	for _, s := range r.Scenarios {
-		suite := byGroup[s.Group]
-		if suite == nil {
-			suite = &junitSuite{Name: "weir prove " + s.Group}
-			byGroup[s.Group], order = suite, append(order, s.Group)
-		}
-		c := junitCase{Name: s.label(), Class: "weir.prove." + s.Group, Time: fmt.Sprintf("%.3f", s.ElapsedSeconds), Out: s.Claim}
-		switch s.Outcome {
-		case Violated:
-			suite.Failures++
-			c.Failure = &junitProblem{Message: s.Reason, Type: Violated}
-		case Inconclusive:
-			suite.Errors++
-			c.Error = &junitProblem{Message: s.Reason, Type: Inconclusive}
-		}
-		suite.Tests++
-		suite.Cases = append(suite.Cases, c)
-		seconds[s.Group] += s.ElapsedSeconds
-	}
-	var out junitSuites
-	for _, g := range order {
-		byGroup[g].Time = fmt.Sprintf("%.3f", seconds[g])
-		out.Suites = append(out.Suites, *byGroup[g])
-	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return err
-	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(out); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
 }

@@ -11,30 +11,27 @@ import (
 	"github.com/weirlake/weir/internal/audit"
 )
 
-// verify audits both tables and keeps the figures.
-func (e *Env) verify(ctx context.Context, topic string) (*audit.Report, error) {
-	rep, err := audit.Run(ctx, audit.Config{
-		Catalog: e.catalog, Brokers: e.broker.bootstrap, ProgressTable: progressTable,
-		RequireStill: true, Clock: e.o.Clock,
-		Tables: []audit.TableConfig{
-			{Name: bronzeTable, Topic: topic},
-			{Name: silverTable, Upstream: bronzeTable, DeadLetterTable: deadLetterTable},
-		},
-	})
+// verify audits tables against the topic and keeps the figures.
+func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audit.Report, error) {
+	cfg := audit.Config{Catalog: e.catalog, Brokers: e.broker.bootstrap, ProgressTable: progressTable, RequireStill: true, Clock: e.o.Clock}
+	for _, name := range tables {
+		t := audit.TableConfig{Name: name, Topic: topic}
+		if name == silverTable {
+			t = audit.TableConfig{Name: name, Upstream: bronzeTable, DeadLetterTable: deadLetterTable}
+		}
+		cfg.Tables = append(cfg.Tables, t)
+	}
+	rep, err := audit.Run(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	bronze, silver := rep.Table(bronzeTable), rep.Table(silverTable)
+	bronze := rep.Table(bronzeTable)
 	e.observed["bronze_rows"] = bronze.Rows
 	e.observed["bronze_distinct_offsets"] = bronze.DistinctOffsets
-	e.observed["silver_rows"] = silver.Rows
-	if silver.Silver != nil {
-		e.observed["silver_distinct_event_ids"] = silver.Silver.DistinctEventIDs
-		if b := silver.Silver.Balance; b != nil {
-			e.observed["silver_rows_late"] = b.Late
-			e.observed["silver_rows_duplicate"] = b.Duplicate
-			e.observed["silver_rows_filtered"] = b.Filtered
-			e.observed["silver_rows_dead_lettered"] = b.DeadLettered
+	if silver := rep.Table(silverTable); silver != nil {
+		e.observed["silver_rows"] = silver.Rows
+		if silver.Silver != nil {
+			e.silverFigures(silver.Silver)
 		}
 	}
 	e.observed["audit"] = audit.Exact
@@ -52,6 +49,17 @@ func (e *Env) verify(ctx context.Context, topic string) (*audit.Report, error) {
 	}
 	e.observed["kafka_messages"] = n
 	return rep, nil
+}
+
+// silverFigures keeps what silver's batches say became of the rows.
+func (e *Env) silverFigures(s *audit.SilverReport) {
+	e.observed["silver_distinct_event_ids"] = s.DistinctEventIDs
+	if b := s.Balance; b != nil {
+		e.observed["silver_rows_late"] = b.Late
+		e.observed["silver_rows_duplicate"] = b.Duplicate
+		e.observed["silver_rows_filtered"] = b.Filtered
+		e.observed["silver_rows_dead_lettered"] = b.DeadLettered
+	}
 }
 
 // silverIDs compares the ids in silver with those that must be there.
@@ -77,9 +85,12 @@ func (e *Env) silverIDs(ctx context.Context, want map[string]bool) error {
 	return nil
 }
 
+// foreignReaders reports whether PyIceberg and DuckDB count too.
+func (o *Options) foreignReaders() bool { return o.Python != "" && o.Readers != "" }
+
 // foreign lets PyIceberg and DuckDB count too, where they are to be had.
 func (e *Env) foreign(ctx context.Context) error {
-	if e.o.Python == "" || e.o.Readers == "" {
+	if !e.o.foreignReaders() {
 		return nil
 	}
 	for _, reader := range []string{"iceberg", "duckdb"} {
@@ -113,7 +124,7 @@ func (e *Env) foreign(ctx context.Context) error {
 
 // foreignChecks are what the two must have counted.
 func (e *Env) foreignChecks(bronze, silver int64) []Check {
-	if e.o.Python == "" || e.o.Readers == "" {
+	if !e.o.foreignReaders() {
 		return nil
 	}
 	var out []Check
