@@ -274,6 +274,7 @@ func (c *Catalog) commit(ctx context.Context, ident table.Identifier, reqs []tab
 			return nil, "", fmt.Errorf("%w: %s", ErrConflict, err.Error())
 		}
 	}
+	detach(updates)
 	meta, err := table.UpdateTableMetadata(current.Metadata(), updates, current.MetadataLocation())
 	if err != nil {
 		return nil, "", fmt.Errorf("build metadata of %s: %w", Name(ident), err)
