@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/catalog"
@@ -29,7 +30,8 @@ const DefaultName = "weir"
 
 // Types of catalogs.
 const (
-	TypeSQL = "sql" // on SQLite
+	TypeSQL  = "sql"  // on SQLite or Postgres, by the address
+	TypeREST = "rest" // an Iceberg REST catalog
 )
 
 // maxLoadAttempts bounds how often a load is repeated because the metadata file
@@ -43,12 +45,22 @@ type Config struct {
 	// Name is the catalog's name; empty means DefaultName.
 	Name string
 	// URI is the catalog's address: for SQLite a file path, or sqlite:///path
-	// as PyIceberg writes it.
+	// as PyIceberg writes it; postgres://…; http(s)://… of a REST catalog.
 	URI string
 	// Warehouse is the folder of the tables: a path, or an absolute file:// URI.
 	Warehouse string
 	// Props are passed to the catalog and its file access.
 	Props map[string]string
+	// REST is how a REST catalog is talked to.
+	REST REST
+	// ReadOnly makes nothing: a database without a catalog is refused.
+	ReadOnly bool
+	// NewName allows a name that a database with other catalogs does not have yet.
+	NewName bool
+	// OpenDeadline is how long Open waits for a server that does not answer; 0
+	// means DefaultOpenDeadline. OnWait, if set, is told once what it waits for.
+	OpenDeadline time.Duration
+	OnWait       func(what string)
 }
 
 // Catalog finds, makes and commits tables. It is safe for use by several
@@ -60,6 +72,9 @@ type Catalog struct {
 	parsed  *parsed
 	hooks   CommitHooks
 	closers []io.Closer
+	// classify turns an error that no further try changes into a failure; nil
+	// where there is none such.
+	classify func(error) error
 }
 
 // maxParsed bounds the tables whose metadata stays parsed.
@@ -149,6 +164,9 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
+	if cfg.Type == TypeREST {
+		return openREST(ctx, cfg)
+	}
 	warehouse, err := WarehouseURI(cfg.Warehouse)
 	if err != nil {
 		return nil, err
@@ -159,10 +177,13 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 	switch cfg.Type {
 	case "", TypeSQL, "sqlite":
+		if IsPostgres(cfg.URI) {
+			return openPostgres(ctx, cfg, props)
+		}
 		return openSQLite(ctx, cfg, props)
 	default:
 		return nil, failure.New(failure.Config, "catalog type %q is not supported", cfg.Type).
-			WithHint("use type: %s with a SQLite file", TypeSQL)
+			WithHint("use type: %s with SQLite or Postgres, or type: %s", TypeSQL, TypeREST)
 	}
 }
 
@@ -201,14 +222,7 @@ func (c *Catalog) Close() error {
 // The error wraps ErrNoTable where there is none.
 func (c *Catalog) LoadTable(ctx context.Context, ident table.Identifier) (*table.Table, error) {
 	if c.pointer == nil {
-		t, err := c.inner.LoadTable(ctx, ident)
-		if errors.Is(err, catalog.ErrNoSuchTable) || errors.Is(err, catalog.ErrNoSuchNamespace) {
-			return nil, fmt.Errorf("%w: %s", ErrNoTable, Name(ident))
-		}
-		if err != nil {
-			return nil, err
-		}
-		return table.New(ident, t.Metadata(), t.MetadataLocation(), t.FS, c), nil
+		return c.loadREST(ctx, ident)
 	}
 	last := ""
 	for attempt := 1; ; attempt++ {
@@ -251,16 +265,7 @@ func (c *Catalog) CommitTable(ctx context.Context, ident table.Identifier, reqs 
 
 func (c *Catalog) commit(ctx context.Context, ident table.Identifier, reqs []table.Requirement, updates []table.Update) (table.Metadata, string, error) {
 	if c.pointer == nil {
-		callMetadataHook(ctx)
-		meta, loc, err := c.inner.CommitTable(ctx, ident, reqs, updates)
-		switch {
-		case err == nil:
-			return meta, loc, nil
-		case errors.Is(err, table.ErrCommitFailed):
-			return nil, "", fmt.Errorf("%w: %s", ErrConflict, err.Error())
-		default:
-			return nil, "", fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
+		return c.commitREST(ctx, ident, reqs, updates)
 	}
 	current, err := c.LoadTable(ctx, ident)
 	if errors.Is(err, ErrNoTable) {

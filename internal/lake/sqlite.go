@@ -68,6 +68,14 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 		db.Close()
 		return nil, failure.Wrap(failure.Unreachable, err, "open the catalog %s", file)
 	}
+	names, err := catalogNames(ctx, db)
+	if err == nil {
+		err = cfg.checkName("the catalog "+file, names)
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
 	// The file may be new: its name must survive a power cut as its contents do.
 	if err := syncFolder(filepath.Dir(file)); err != nil {
 		db.Close()

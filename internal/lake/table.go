@@ -137,7 +137,7 @@ func (c *Catalog) createTable(ctx context.Context, ident table.Identifier, schem
 		if err != nil && !errors.Is(err, catalog.ErrNamespaceAlreadyExists) {
 			// The same race shows as a broken uniqueness rule.
 			if ok, cerr := c.inner.CheckNamespaceExists(ctx, ident[:i]); cerr != nil || !ok {
-				return nil, fmt.Errorf("make namespace %s: %w", Name(ident[:i]), err)
+				return nil, fmt.Errorf("make namespace %s: %w", Name(ident[:i]), c.classified(err))
 			}
 		}
 	}
@@ -145,9 +145,20 @@ func (c *Catalog) createTable(ctx context.Context, ident table.Identifier, schem
 	maps.Copy(all, props)
 	_, err := c.inner.CreateTable(ctx, ident, schema, catalog.WithPartitionSpec(&spec), catalog.WithProperties(all))
 	if err != nil && !errors.Is(err, catalog.ErrTableAlreadyExists) {
-		return nil, fmt.Errorf("make table %s: %w", Name(ident), err)
+		// The answer may be all that was lost.
+		if t, lerr := c.LoadTable(ctx, ident); lerr == nil {
+			return t, nil
+		}
+		return nil, fmt.Errorf("make table %s: %w", Name(ident), c.classified(err))
 	}
 	return c.LoadTable(ctx, ident)
+}
+
+func (c *Catalog) classified(err error) error {
+	if c.classify == nil {
+		return err
+	}
+	return c.classify(err)
 }
 
 // DropTable takes the table out of the catalog; its files stay.
