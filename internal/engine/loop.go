@@ -109,8 +109,13 @@ func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 			if err := r.care(ctx); err != nil {
 				return err
 			}
-		} else if err := r.q.Source.Wait(idle, r.pos); err != nil && idle.Err() == nil {
-			return err
+		} else {
+			if r.q.OnIdle != nil {
+				r.q.OnIdle()
+			}
+			if err := r.q.Source.Wait(idle, r.pos); err != nil && idle.Err() == nil {
+				return err
+			}
 		}
 		if every > 0 {
 			now := r.q.Clock.Now()

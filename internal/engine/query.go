@@ -89,6 +89,9 @@ type Query struct {
 	// must see (adoption, restart). Both may be nil and must not block.
 	OnProgress func(Progress)
 	OnAlert    func(text string)
+	// OnIdle is called when the query has looked and found nothing new: a sign
+	// of life for whoever watches. It may be nil and must not block.
+	OnIdle func()
 }
 
 // ProgressSink appends rows to ops.stream_progress in groups.
