@@ -26,14 +26,16 @@ var allowed = map[string][]string{
 	// The vocabulary of the layers.
 	"marker":   {"batch"},
 	"objstore": {"clock", "failure", "fault"},
-	"source":   {"batch", "marker", "failure", "clock"},
-	"sink":     {"batch", "marker", "failure", "clock"},
+	// S3 for checkpoints and for tables' files alike.
+	"objstore/s3": {"objstore", "clock", "failure"},
+	"source":      {"batch", "marker", "failure", "clock"},
+	"sink":        {"batch", "marker", "failure", "clock"},
 	// Operators and the decision do no I/O.
 	"operator":   {"batch", "marker", "event", "failure"},
 	"state":      {"marker", "objstore", "operator", "failure", "clock"},
 	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
 	// Tables.
-	"lake": {"batch", "marker", "failure", "fault", "clock"},
+	"lake": {"batch", "marker", "failure", "fault", "clock", "objstore/s3"},
 	// Delta: the protocol's reader and writer, and its sink.
 	"delta":             {"lake", "objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
 	"sink/delta":        {"sink", "delta", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
@@ -63,6 +65,7 @@ var allowed = map[string][]string{
 	"cli": {"*"},
 	// Helpers of tests.
 	"kafkatest": {"failure", "clock"},
+	"s3test":    {"clock"},
 	"lint":      {},
 }
 
