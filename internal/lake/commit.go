@@ -40,8 +40,11 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, ch Change) (*ta
 	}
 	// The library's transaction commits through the table's own catalog, which
 	// may be this one without its hooks.
-	base = table.New(base.Identifier(), base.Metadata(), base.MetadataLocation(), base.FS, c)
-	txn := base.NewTransaction()
+	files := base.FS
+	if c.pointer == nil {
+		files = keepMetadata(files)
+	}
+	txn := table.New(base.Identifier(), base.Metadata(), base.MetadataLocation(), files, c).NewTransaction()
 	if err := txn.AssertRefSnapshotID(table.MainBranch); err != nil {
 		return nil, fmt.Errorf("assert the head of %s: %w", Name(base.Identifier()), err)
 	}
@@ -57,7 +60,7 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, ch Change) (*ta
 	if err != nil {
 		return nil, fmt.Errorf("commit to %s: %w", Name(base.Identifier()), err)
 	}
-	return after, nil
+	return table.New(after.Identifier(), after.Metadata(), after.MetadataLocation(), base.FS, c), nil
 }
 
 func addSnapshot(ctx context.Context, txn *table.Transaction, base *table.Table, ch Change) error {

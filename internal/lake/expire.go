@@ -149,8 +149,8 @@ func mainChain(t *table.Table) []int64 {
 // removeOldMetadata deletes the metadata files that fell out of the log, as the
 // library does after its own commits.
 func (c *Catalog) removeOldMetadata(ctx context.Context, before, after table.Metadata) {
-	if !after.Properties().GetBool(table.MetadataDeleteAfterCommitEnabledKey, false) {
-		return
+	if c.pointer == nil || !after.Properties().GetBool(table.MetadataDeleteAfterCommitEnabledKey, false) {
+		return // a REST server does it itself
 	}
 	live := map[string]bool{}
 	for e := range after.PreviousFiles() {

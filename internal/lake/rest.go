@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/catalog"
 	"github.com/apache/iceberg-go/catalog/rest"
+	icebergio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/failure"
@@ -225,6 +227,40 @@ func holds(meta table.Metadata, ids []int64) bool {
 		}
 	}
 	return true
+}
+
+// listing asks a REST catalog for a list in one piece: the library sends a page
+// size without a first page's token, which Iceberg's own server refuses.
+func (c *Catalog) listing(ctx context.Context) context.Context {
+	if r, ok := c.inner.(*rest.Catalog); ok {
+		return r.SetPageSize(ctx, 0)
+	}
+	return ctx
+}
+
+// metadataKeeper leaves old metadata files to the server, which removes them
+// with the commit; the library would do it a second time.
+type metadataKeeper struct{ icebergio.WriteFileIO }
+
+// Remove implements icebergio.IO.
+func (k metadataKeeper) Remove(name string) error {
+	if strings.Contains(path.Base(name), ".metadata.json") {
+		return nil
+	}
+	return k.WriteFileIO.Remove(name)
+}
+
+func keepMetadata(load table.FSysF) table.FSysF {
+	return func(ctx context.Context) (icebergio.IO, error) {
+		f, err := load(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if w, ok := f.(icebergio.WriteFileIO); ok {
+			return metadataKeeper{w}, nil
+		}
+		return f, nil
+	}
 }
 
 // restErrors turns a server's answers into failures.

@@ -173,7 +173,7 @@ func (c *Catalog) DropTable(ctx context.Context, ident table.Identifier) error {
 // ListTables names the tables of a namespace.
 func (c *Catalog) ListTables(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error) {
 	var out []table.Identifier
-	for ident, err := range c.inner.ListTables(ctx, namespace) {
+	for ident, err := range c.inner.ListTables(c.listing(ctx), namespace) {
 		if errors.Is(err, catalog.ErrNoSuchNamespace) {
 			return nil, nil
 		}
