@@ -97,8 +97,9 @@ func (c *connection) expired(opened time.Time) bool {
 // frame appends frame n, unless its data centre has not begun yet.
 func (c *connection) frame(n int64) {
 	ms, centre := c.rd.Position(n)
+	mark := int64(0)
 	if n == c.s.end-1 {
-		ms = c.s.endMillis
+		ms, mark = c.s.endMillis, c.s.end
 	}
 	if !c.started[centre] {
 		if ms < c.begin.from[centre] {
@@ -112,14 +113,14 @@ func (c *connection) frame(n int64) {
 		return
 	}
 	c.buf = append(c.buf, "event: message\nid: "...)
-	c.buf = appendID(c.buf, ms+1, centre, hash(c.s.cfg.Faults.Seed, n/orderRun)&1)
+	c.buf = appendID(c.buf, ms+1, centre, hash(c.s.cfg.Faults.Seed, n/orderRun)&1, mark)
 	c.buf = append(c.buf, "\ndata: "...)
 	c.buf = append(c.rd.Append(c.buf, n), "\n\n"...)
 }
 
 // appendID appends the position after an event: its data centre by time, the
-// other one at its end.
-func appendID(dst []byte, ms int64, centre int, first uint64) []byte {
+// other one at its end; after the last event the end mark as well.
+func appendID(dst []byte, ms int64, centre int, first uint64, mark int64) []byte {
 	dst = append(dst, '[')
 	for i := range 2 {
 		if i > 0 {
@@ -136,6 +137,10 @@ func appendID(dst []byte, ms int64, centre int, first uint64) []byte {
 			dst = append(dst, `"offset":-1`...)
 		}
 		dst = append(dst, '}')
+	}
+	if mark > 0 {
+		dst = append(dst, `,{"topic":"`+endTopic+`","partition":0,"offset":`...)
+		dst = append(strconv.AppendInt(dst, mark, 10), '}')
 	}
 	return append(dst, ']')
 }

@@ -17,7 +17,16 @@ type begin struct {
 	from [2]int64
 	// given is true where the client named a position at all.
 	given bool
+	// mark is the end mark that the client has, 0 for none.
+	mark int64
 }
+
+// endTopic is a partition that only the id of the last frame names: its offset
+// is the number of frames of the stream. A client keeps what ids say of every
+// partition, so whoever sends it back has everything, however much earlier than
+// its position it resumes (a client learns from the stream how far times go
+// backwards in it, and the disorder of a recording may be minutes).
+const endTopic = "weir.replay-sse.end"
 
 // errBadPosition is a request that the service refuses with 400.
 var errBadPosition = errors.New("not a position")
@@ -55,6 +64,12 @@ func (s *Server) resumeAt(id string, rd reader) (begin, error) {
 	}
 	b := begin{frame: s.stream.Length()}
 	for _, p := range parts {
+		if p.Topic == endTopic {
+			if p.Offset != nil {
+				b.mark = *p.Offset
+			}
+			continue
+		}
 		centre := 0
 		if strings.HasPrefix(p.Topic, centres[1]+".") {
 			centre = 1
@@ -103,13 +118,16 @@ func (s *Server) endPosition() (ms int64, centre int) {
 	return ms + 1, centre
 }
 
-// finished reports whether the client has everything: it resumes within the
-// overlap of the end, and the last frame was sent. The second condition is for
-// a client whose overlap is smaller than ours says: a server that was started
-// again plays the tail once more before it ends anything.
+// finished reports whether the client has everything: it names the end mark or
+// resumes within the overlap of the end, and the last frame was sent. The last
+// condition is for a client whose overlap is smaller than ours says: a server
+// that was started again plays the tail once more before it ends anything.
 func (s *Server) finished(b begin) bool {
 	if s.end == endless || !b.given || s.stats.highest.Load() < s.end {
 		return false
+	}
+	if b.mark == s.end {
+		return true
 	}
 	if b.from == [2]int64{} {
 		return b.frame >= s.end // by offset

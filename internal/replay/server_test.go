@@ -131,8 +131,14 @@ func TestAConnectionSendsEveryFrameInOrderAndEnds(t *testing.T) {
 			t.Fatalf("frame %d is %s, want %s", n, e.data, want)
 		}
 		var parts []position
-		if err := json.Unmarshal([]byte(e.id), &parts); err != nil || len(parts) != 2 {
+		if err := json.Unmarshal([]byte(e.id), &parts); err != nil {
 			t.Fatalf("id %s: %v", e.id, err)
+		}
+		if n == len(events)-1 { // the end mark
+			parts = parts[:len(parts)-1]
+		}
+		if len(parts) != 2 {
+			t.Fatalf("frame %d of %d has the id %s", n, len(events), e.id)
 		}
 		orders[parts[0].Topic] = true
 		for _, p := range parts {
@@ -384,6 +390,46 @@ func TestAFileIsPlayedLineByLineWhateverItHolds(t *testing.T) {
 		if _, err := NewServer(bad); err == nil {
 			t.Errorf("%+v is accepted", bad)
 		}
+	}
+}
+
+// A recording's times may go back by minutes. A client learns that and resumes
+// so much earlier; by its times alone it would be sent the tail for ever.
+func TestAClientThatHasTheLastFrameIsDoneHoweverMuchEarlierItResumes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	lines := []string{
+		`{"meta":{"id":"1","dt":"2026-03-01T00:00:00Z"}}`,
+		`{"meta":{"id":"2","dt":"2026-03-01T00:09:00Z"}}`,
+		`{"meta":{"id":"3","dt":"2026-03-01T00:01:00Z"}}`,
+		`{"meta":{"id":"4","dt":"2026-03-01T00:10:00Z"}}`,
+	}
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, c := serve(t, Config{File: path})
+	events, _, _ := read(c.get(t.Context(), "").Body, 1<<30)
+	if len(events) != len(lines) {
+		t.Fatalf("%d events", len(events))
+	}
+	last := len(events) - 1
+	if resp := c.get(t.Context(), earlier(t, events[last].id, 8*time.Minute)); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("with the last frame: %s", resp.Status)
+	}
+	if resp := c.get(t.Context(), events[last].id); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("with the last id as it came: %s", resp.Status)
+	}
+	rest, _, _ := read(c.get(t.Context(), earlier(t, events[last-1].id, 8*time.Minute)).Body, 1<<30)
+	if len(rest) == 0 || rest[len(rest)-1].data != lines[last] {
+		t.Errorf("without the last frame: %v", rest)
+	}
+	// The file has grown: the mark is not its end any more.
+	if err := os.WriteFile(path, []byte(strings.Join(append(lines, `{"meta":{"id":"5","dt":"2026-03-01T00:11:00Z"}}`), "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, c = serve(t, Config{File: path})
+	rest, _, _ = read(c.get(t.Context(), earlier(t, events[last].id, 0)).Body, 1<<30)
+	if len(rest) == 0 || !strings.Contains(rest[len(rest)-1].data, `"id":"5"`) {
+		t.Errorf("after the file has grown: %v", rest)
 	}
 }
 
