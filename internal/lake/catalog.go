@@ -22,6 +22,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/objstore/s3"
 )
 
 // DefaultName is the catalog's name. PyIceberg and Spark must be configured
@@ -47,8 +48,11 @@ type Config struct {
 	// URI is the catalog's address: for SQLite a file path, or sqlite:///path
 	// as PyIceberg writes it; postgres://…; http(s)://… of a REST catalog.
 	URI string
-	// Warehouse is the folder of the tables: a path, or an absolute file:// URI.
+	// Warehouse is the folder of the tables: a path, an absolute file:// URI, or
+	// s3://bucket/prefix.
 	Warehouse string
+	// Stores says how buckets are reached; nil is AWS by the default chain.
+	Stores *s3.Stores
 	// Props are passed to the catalog and its file access.
 	Props map[string]string
 	// REST is how a REST catalog is talked to.
@@ -164,6 +168,17 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
+	cfg, stores := withStores(cfg)
+	c, err := open(ctx, cfg)
+	if err != nil {
+		_ = stores.Close()
+		return nil, err
+	}
+	c.closers = append(c.closers, stores)
+	return c, nil
+}
+
+func open(ctx context.Context, cfg Config) (*Catalog, error) {
 	if cfg.Type == TypeREST {
 		return openREST(ctx, cfg)
 	}
@@ -187,12 +202,18 @@ func Open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 }
 
-// WarehouseURI is the warehouse as an absolute file:// URI. A folder whose path
+// WarehouseURI is the warehouse as an absolute file:// or s3:// URI. A folder whose path
 // would be escaped in a URI is refused: PyIceberg and Spark do not decode it
 // again, and would look for the tables in another folder.
 func WarehouseURI(warehouse string) (string, error) {
 	if warehouse == "" {
 		return "", failure.New(failure.Config, "the warehouse is not set").WithHint("set warehouse to a folder for the tables")
+	}
+	if s3.IsLocation(warehouse) {
+		return warehouseOnS3(warehouse)
+	}
+	if strings.Contains(warehouse, "://") && !strings.HasPrefix(warehouse, "file:") {
+		return "", unsupportedWarehouse(warehouse)
 	}
 	p, err := LocalPath(warehouse)
 	if err != nil {

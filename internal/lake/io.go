@@ -51,7 +51,8 @@ var (
 	registerOnce   sync.Once
 )
 
-// registerIO puts FileIO in the place of the library's LocalFS for local paths.
+// registerIO puts FileIO in the place of the library's LocalFS for local paths,
+// and S3IO at those on S3.
 // It is called before the first catalog is opened.
 func registerIO() {
 	registerOnce.Do(func() {
@@ -62,6 +63,7 @@ func registerIO() {
 			icebergio.Unregister(scheme)
 			icebergio.Register(scheme, factory)
 		}
+		registerS3()
 	})
 }
 

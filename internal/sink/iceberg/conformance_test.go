@@ -1,7 +1,9 @@
 package iceberg_test
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +21,8 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/datafile"
+	"github.com/weirlake/weir/internal/objstore/s3"
+	"github.com/weirlake/weir/internal/s3test"
 	"github.com/weirlake/weir/internal/sink/iceberg"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
@@ -53,12 +57,20 @@ func record(ids []int64) arrow.RecordBatch {
 	return b.NewRecordBatch()
 }
 
-// lakeStore is a catalog and a warehouse in a folder.
-type lakeStore struct{ dir string }
+// lakeStore is a catalog in a folder, with the warehouse beside it or on S3.
+type lakeStore struct {
+	dir string
+	// warehouse, stores and files are set for S3: the location, how to reach it,
+	// and the folder in which the server keeps them.
+	warehouse string
+	stores    *s3.Stores
+	objects   string
+}
 
 func (l lakeStore) catalog(t *testing.T) *lake.Catalog {
 	t.Helper()
-	c, err := lake.Open(context.Background(), lake.Config{URI: filepath.Join(l.dir, "catalog.db"), Warehouse: filepath.Join(l.dir, "warehouse")})
+	c, err := lake.Open(context.Background(), lake.Config{URI: filepath.Join(l.dir, "catalog.db"),
+		Warehouse: cmp.Or(l.warehouse, filepath.Join(l.dir, "warehouse")), Stores: l.stores})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +224,7 @@ func (l lakeStore) expireAll(t *testing.T) {
 
 func (l lakeStore) age(t *testing.T, by time.Duration) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(l.dir, "warehouse"), func(p string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(cmp.Or(l.objects, filepath.Join(l.dir, "warehouse")), func(p string, d os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(p, ".parquet") {
 			return err
 		}
@@ -226,7 +238,11 @@ func (l lakeStore) age(t *testing.T, by time.Duration) {
 
 func harness(t *testing.T) (lakeStore, sinktest.Harness) {
 	l := lakeStore{dir: t.TempDir()}
-	return l, sinktest.Harness{
+	return l, l.harness()
+}
+
+func (l lakeStore) harness() sinktest.Harness {
+	return sinktest.Harness{
 		Open: l.open, Record: record, IDs: l.ids, Files: l.files,
 		ForeignAppend: l.foreignAppend, ForeignRewrite: l.foreignRewrite,
 		RollBack: l.rollBack, ExpireAll: l.expireAll, Age: l.age,
@@ -242,6 +258,25 @@ func TestConformance(t *testing.T) {
 	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
 		_, h := harness(t)
 		return h
+	})
+}
+
+func TestConformanceOnS3(t *testing.T) {
+	srv := s3test.Start(t)
+	bucket := srv.Bucket("lake")
+	stores, err := s3.NewStores(s3.Config{
+		Endpoint: srv.Endpoint(), Region: s3test.Region, PathStyle: true,
+		Credentials: s3.Credentials{AccessKeyID: s3test.AccessKeyID, SecretAccessKey: s3test.SecretAccessKey},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+		n++
+		key := fmt.Sprintf("warehouse-%d", n)
+		l := lakeStore{dir: t.TempDir(), warehouse: "s3://" + bucket + "/" + key, stores: stores, objects: srv.ObjectPath(bucket, key)}
+		return l.harness()
 	})
 }
 
