@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/sink"
 )
@@ -134,6 +136,13 @@ func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy 
 		if err := os.Rename(dir, aside); err != nil {
 			return "", failure.Wrap(failure.Checkpoint, err, "put the checkpoint folder %s aside", dir)
 		}
+		if policy == checkpoint.Adopt {
+			// The markers name state files by path and checksum: what is sound of
+			// them need not be rebuilt from the table.
+			if err := keepState(aside, dir); err != nil {
+				return aside, err
+			}
+		}
 	}
 	if lock != nil {
 		_ = lock.Release()
@@ -151,6 +160,22 @@ func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy 
 		}
 	}
 	return aside, nil
+}
+
+// keepState moves the operators' state from the folder that was put aside into
+// the new one.
+func keepState(aside, dir string) error {
+	const name = "state"
+	if _, err := os.Stat(filepath.Join(aside, name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := objstore.MakeDir(dir); err != nil {
+		return failure.Wrap(failure.Checkpoint, err, "make the checkpoint folder %s", dir)
+	}
+	if err := os.Rename(filepath.Join(aside, name), filepath.Join(dir, name)); err != nil {
+		return failure.Wrap(failure.Checkpoint, err, "keep the state of the checkpoint in %s", aside)
+	}
+	return nil
 }
 
 // acceptSnapshot makes the marker in each of the query's tables that of the
