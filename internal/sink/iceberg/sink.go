@@ -225,7 +225,7 @@ func (s *Sink) change(t *table.Table, m *marker.Marker, files []iceberg.DataFile
 	if err != nil {
 		return lake.Change{}, nil, failure.Wrap(failure.Checkpoint, err, "table %s", s.Name())
 	}
-	if err := overlap(s.Name(), markers, m); err != nil {
+	if err := sink.CheckOverlap(s.Name(), markers, m); err != nil {
 		return lake.Change{}, nil, err
 	}
 	written := *m
