@@ -14,6 +14,7 @@ import (
 // what is already reported as broken, and goes on after a fault.
 func (l *loader) check(p *Pipeline) {
 	l.checkCatalog(p)
+	l.checkStores(p)
 	l.checkFolders(p)
 	l.checkKafka(p)
 	l.checkIngest(p)
@@ -270,13 +271,26 @@ func (l *loader) checkNames(p *Pipeline) {
 	}
 }
 
+// statusTokenMin is what a token needs before it may guard an address that
+// others reach.
+const statusTokenMin = 16
+
 func (l *loader) checkStatus(p *Pipeline) {
 	const key = "status.listen"
+	_, p.Status.Given = l.places[key]
 	s := p.Status.Listen
 	if s == "" || s == ListenNone || l.isBroken(key) {
 		return
 	}
-	if _, port, err := net.SplitHostPort(s); err != nil || !isPort(port, 0) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || !isPort(port, 0) {
 		l.faultKey(key, "listen is neither host:port nor none")
+		return
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return
+	}
+	if !l.isBroken("status.token") && len(p.Status.Token.Reveal()) < statusTokenMin {
+		l.faultKey(key, "listen is not a loopback address: set status.token to at least %d characters", statusTokenMin)
 	}
 }

@@ -34,6 +34,13 @@ func (l *loader) text(s scalar, f *field, owner string) (string, error) {
 		}
 		return abs, nil
 	}
+	if f.rules.kind == "location" {
+		at, err := l.location(s.text)
+		if err != nil {
+			return "", fmt.Errorf("%s: %s %w", f.key, s.shown(), err)
+		}
+		return at, nil
+	}
 	if err := checkKind(s.text, f.rules.kind); err != nil {
 		return s.text, fmt.Errorf("%s: %s %w", f.key, s.shown(), err)
 	}
@@ -72,6 +79,10 @@ func checkKind(text, kind string) error {
 		if !ok || !identifier.MatchString(ns) || !identifier.MatchString(name) {
 			return errors.New("is not a table name: want namespace.table, each of letters, digits and _")
 		}
+	case "bucket":
+		if !bucketName.MatchString(text) {
+			return errors.New("is not the name of a bucket")
+		}
 	case "column":
 		if !identifier.MatchString(text) {
 			return errors.New("is not a column name: letters, digits and _, no digit first")
@@ -105,7 +116,7 @@ func (l *loader) path(text string) (string, error) {
 			text = strings.TrimPrefix(text, "//")
 		}
 	} else if m := scheme.FindString(text); m != "" {
-		return "", fmt.Errorf("is not supported by this build: it stores to local folders, not %s", m)
+		return "", fmt.Errorf("has to be a local path, not %s", m)
 	}
 	if text == "" {
 		return "", errors.New("names no folder")

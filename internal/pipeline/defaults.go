@@ -86,14 +86,14 @@ func derive(p *Pipeline) {
 		if in.TransactionalID == "" {
 			in.TransactionalID = "weir-" + p.Name + "-" + in.Name
 		}
-		if in.Position == "" && p.CheckpointLocation != "" {
+		if in.Position == "" && p.CheckpointLocation != "" && !OnS3(p.CheckpointLocation) {
 			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name, "position.json")
 		}
 	}
 	for i := range p.Queries {
 		q := &p.Queries[i]
 		if q.CheckpointLocation == "" && p.CheckpointLocation != "" && q.Name != "" {
-			q.CheckpointLocation = filepath.Join(p.CheckpointLocation, q.Name)
+			q.CheckpointLocation = JoinLocation(p.CheckpointLocation, q.Name)
 		}
 		if k := q.From.Kafka; k != nil && k.GroupID == "" {
 			k.GroupID = "weir-" + p.Name + "-" + q.Name

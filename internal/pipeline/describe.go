@@ -6,8 +6,9 @@ package pipeline
 var descriptions = map[string]string{
 	"Pipeline.name":               "Name of the pipeline. Part of the default client id, group ids and transactional ids, so changing it changes those.",
 	"Pipeline.catalog":            "Where the tables are registered.",
-	"Pipeline.warehouse":          "Folder of the tables' files.",
-	"Pipeline.checkpointLocation": "Folder of the checkpoints; each query has a folder of its name in it. Must lie outside the warehouse.",
+	"Pipeline.warehouse":          "Folder of the tables' files, or `s3://bucket/prefix`.",
+	"Pipeline.checkpointLocation": "Folder of the checkpoints, or `s3://bucket/prefix`; each query has a folder of its name in it. Must lie outside the warehouse. On S3 a stream's `position` has to be given.",
+	"Pipeline.stores":             "How buckets of S3, or of a compatible store, are reached. Without an entry: AWS, by the SDK's default chain (environment, profile, web identity, role of the container or the instance).",
 	"Pipeline.kafka":              "The broker. Needed by ingest and by queries that read kafka.",
 	"Pipeline.ingest":             "Streams of server-sent events to publish to topics.",
 	"Pipeline.queries":            "Micro-batch queries, each with one source, one main table and one checkpoint.",
@@ -17,6 +18,22 @@ var descriptions = map[string]string{
 	"Catalog.type": "Kind of catalog. This build has `sql`; `rest` and `glue` are refused.",
 	"Catalog.name": "The catalog's name. The SQL catalog stores it with each table, so Spark and PyIceberg have to use the same one.",
 	"Catalog.uri":  "`sqlite:PATH` of the SQL catalog's database. Never printed, because a database's URI may carry a password.",
+
+	"Store.bucket":          "The bucket that the entry is for. Default: every bucket that no other entry names.",
+	"Store.endpoint":        "URL of a compatible store (MinIO, Ceph, R2, versitygw). Default: AWS.",
+	"Store.region":          "Region of the bucket. Default: that of the chain (`AWS_REGION`, profile); `us-east-1` with an endpoint.",
+	"Store.pathStyle":       "Put the bucket into the path, not into the host name. Most compatible stores need it.",
+	"Store.caFile":          "PEM file of the certificate authorities to trust in place of the system's.",
+	"Store.accessKeyId":     "Access key; a secret. Default: the SDK's default chain, which also refreshes what expires.",
+	"Store.secretAccessKey": "Secret key; goes with `accessKeyId`.",
+	"Store.sessionToken":    "Session token of temporary keys. They are not refreshed: prefer the chain.",
+	"Store.assumeRole":      "Take the credentials of a role, from STS.",
+	"Store.sse":             "Server-side encryption to ask for with every write. Default: what the bucket does by itself.",
+	"Store.kmsKeyId":        "KMS key of `aws:kms`. Default: the account's own.",
+
+	"AssumeRole.roleArn":     "ARN of the role.",
+	"AssumeRole.externalId":  "External id that the role's trust policy asks for; a secret.",
+	"AssumeRole.sessionName": "Name of the session in the account's logs. Default: `weir`.",
 
 	"Kafka.bootstrapServers": "Brokers to begin with, `host:port`: a list or one comma-separated text. Exactly one of this and `embedded`.",
 	"Kafka.clientId":         "Client id that the broker sees. Default: `weir-` and the pipeline's name.",
@@ -70,7 +87,7 @@ var descriptions = map[string]string{
 	"Query.from":                          "The source.",
 	"Query.trigger":                       "When a batch is planned. Default: the next one as soon as there is something new.",
 	"Query.onLostCheckpoint":              "What to do when the checkpoint is gone but the table remembers the query: `adopt` the table's marker (exact), `fail`, or `restart` from startingOffsets (duplicates; warned about).",
-	"Query.checkpointLocation":            "Folder of this query's checkpoint. Default: the query's name in the pipeline's checkpointLocation.",
+	"Query.checkpointLocation":            "Folder of this query's checkpoint. Default: the query's name in the pipeline's checkpointLocation. May be on S3.",
 	"Query.parse":                         "Turn the record's value into columns. Without it records are stored as they came. Needs `deadLetter`.",
 	"Query.filter":                        "Condition on the declared columns; rows that do not meet it are counted as filtered.",
 	"Query.watermark":                     "How late an event may be.",
@@ -127,5 +144,6 @@ var descriptions = map[string]string{
 	"Ops.flushInterval": "How often progress rows are committed.",
 	"Ops.jsonl":         "File that gets every progress row as a line of JSON.",
 
-	"Status.listen": "`host:port` of the status page, or `none`.",
+	"Status.listen": "`host:port` of the status page, or `none`. An address that others reach needs `token`.",
+	"Status.token":  "What readers must show: `Authorization: Bearer TOKEN`, or `/?token=TOKEN` once in a browser. At least 16 characters where `listen` is not a loopback address.",
 }

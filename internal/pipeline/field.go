@@ -18,7 +18,7 @@ type rules struct {
 	required bool
 	enum     []string
 	min, max string
-	// kind is path, url, regexp, instant, jsonpath, table, topic, column, name
+	// kind is path, location, bucket, url, regexp, instant, jsonpath, table, topic, column, name
 	// or empty.
 	kind string
 }

@@ -335,3 +335,28 @@ func FuzzLoadNeverPanics(f *testing.F) {
 		}
 	})
 }
+
+func TestAStatusPageForOthersNeedsATokenInTheFile(t *testing.T) {
+	const head = "name: x\ncatalog: {uri: 'sqlite:/d/c.db'}\nwarehouse: /d/w\ncheckpointLocation: /d/c\nqueries: []\n"
+	for text, want := range map[string]string{
+		"status: {listen: '127.0.0.1:8080'}":                                 "",
+		"status: {listen: '[::1]:8080'}":                                     "",
+		"status: {listen: 'localhost:0'}":                                    "",
+		"status: {listen: none}":                                             "",
+		"status: {listen: '0.0.0.0:8080'}":                                   "status.token",
+		"status: {listen: ':8080'}":                                          "status.token",
+		"status: {listen: '0.0.0.0:8080', token: short}":                     "status.token",
+		"status: {listen: '0.0.0.0:8080', token: '0123456789abcdef0123456'}": "",
+	} {
+		_, faults := LoadBytes("p.yaml", "/d", []byte(head+text+"\n"), func(string) (string, bool) { return "", false })
+		got := ""
+		for _, f := range faults {
+			if strings.Contains(f.Error(), "status.token") {
+				got = "status.token"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: faults %v, want %q", text, faults, want)
+		}
+	}
+}

@@ -106,6 +106,6 @@ func valueWord(f field) string {
 }
 
 var kindWords = map[string]string{
-	"path": "path", "url": "URL", "regexp": "regular expression", "instant": "point in time",
+	"path": "path", "location": "path or `s3://bucket/prefix`", "bucket": "bucket name", "url": "URL", "regexp": "regular expression", "instant": "point in time",
 	"jsonpath": "JSON path", "table": "table name", "topic": "topic name", "column": "column name", "name": "name",
 }

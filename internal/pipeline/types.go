@@ -14,8 +14,9 @@ type Pipeline struct {
 
 	Name               string   `yaml:"name" weir:"required,name"`
 	Catalog            Catalog  `yaml:"catalog" weir:"required"`
-	Warehouse          string   `yaml:"warehouse" weir:"required,path"`
-	CheckpointLocation string   `yaml:"checkpointLocation" weir:"required,path"`
+	Warehouse          string   `yaml:"warehouse" weir:"required,location"`
+	CheckpointLocation string   `yaml:"checkpointLocation" weir:"required,location"`
+	Stores             []Store  `yaml:"stores"`
 	Kafka              *Kafka   `yaml:"kafka"`
 	Ingest             []Ingest `yaml:"ingest"`
 	Queries            []Query  `yaml:"queries"`
@@ -134,7 +135,7 @@ type Query struct {
 	OnLostCheckpoint string `yaml:"onLostCheckpoint" weir:"enum=adopt|fail|restart"`
 	// CheckpointLocation is the query's own folder; by default the pipeline's
 	// checkpointLocation with the query's name.
-	CheckpointLocation            string      `yaml:"checkpointLocation" weir:"path"`
+	CheckpointLocation            string      `yaml:"checkpointLocation" weir:"location"`
 	Parse                         *Parse      `yaml:"parse"`
 	Filter                        string      `yaml:"filter"`
 	Watermark                     *Watermark  `yaml:"watermark"`
@@ -294,4 +295,10 @@ type Ops struct {
 type Status struct {
 	// Listen is host:port, or "none".
 	Listen string `yaml:"listen"`
+	// Given is set where the file says where to listen: then another port is
+	// not what was asked for.
+	Given bool `yaml:"-"`
+	// Token is asked of every reader; an address that is not a loopback one
+	// needs it.
+	Token Secret `yaml:"token"`
 }
