@@ -30,8 +30,26 @@ func TestSQLiteConformance(t *testing.T) {
 	})
 }
 
-func TestPostgresConformance(t *testing.T) {
+// subtest is one that shares its server with others.
+type subtest struct {
+	name string
+	run  func(t *testing.T, s *catalogtest.Server)
+}
+
+func TestPostgres(t *testing.T) {
 	pg := catalogtest.StartPostgres(t)
+	for _, c := range []subtest{
+		{"Conformance", postgresConformance},
+		{"EveryWayThatItCanBeWrongIsSaid", postgresErrors},
+		{"OpenWaitsUntilItComesUpAndSaysWhatForOnce", postgresComesUp},
+		{"WaitForALockIsBounded", postgresLock},
+		{"ConfirmedCommitSurvivesAKillWhereTheDatabaseSaysOtherwise", postgresDurable},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, pg) })
+	}
+}
+
+func postgresConformance(t *testing.T, pg *catalogtest.Server) {
 	catalogtest.Run(t, func(t *testing.T) catalogtest.Harness {
 		database, warehouse := pg.NewDatabase(), t.TempDir()
 		at := func(addr string) lake.Config {
@@ -53,8 +71,19 @@ func TestPostgresConformance(t *testing.T) {
 
 const credential = "weir:a-secret"
 
-func TestRESTConformance(t *testing.T) {
+func TestREST(t *testing.T) {
 	srv := catalogtest.StartREST(t, credential)
+	for _, c := range []subtest{
+		{"Conformance", restConformance},
+		{"WrongAndMissingSecretsAreSaid", restRefusesTheSecret},
+		{"CommitsThatProxiesAndServersDistortAreToldApart", restDistorted},
+		{"OnlyTheCatalogsOwnWordMeansThatATableDoesNotExist", restOwnWord},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, srv) })
+	}
+}
+
+func restConformance(t *testing.T, srv *catalogtest.Server) {
 	var n atomic.Int64
 	catalogtest.Run(t, func(t *testing.T) catalogtest.Harness {
 		at := func(url string) lake.Config {

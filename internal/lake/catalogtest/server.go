@@ -137,6 +137,27 @@ func (s *Server) Exec(database string, statements ...string) {
 	}
 }
 
+// Lock runs a statement in a transaction that stays open until release.
+func (s *Server) Lock(database, statement string) (release func()) {
+	s.t.Helper()
+	db, err := sql.Open("pgx", s.URI(s.Addr(), database))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	tx, err := db.Begin()
+	if err == nil {
+		_, err = tx.Exec(statement)
+	}
+	if err != nil {
+		_ = db.Close()
+		s.t.Fatalf("%s: %v", statement, err)
+	}
+	return func() {
+		_ = tx.Rollback()
+		_ = db.Close()
+	}
+}
+
 func (s *Server) signal(sig syscall.Signal) {
 	out, err := s.run("pid")
 	if err != nil {
