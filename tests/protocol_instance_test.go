@@ -218,3 +218,23 @@ func fill(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 }
+
+func TestAdoptByHandIsRefusedUnderARunningInstanceUnlessItTakesOver(t *testing.T) {
+	l := newLab(t, 300)
+	first := start(t, nil, "run", l.file, "--query", "bronze")
+	waitFor(t, "the first instance", func() bool { return l.committed("bronze") == 300 })
+	if _, errs, code := weir(t, nil, "checkpoint", "adopt", l.file, "bronze"); code != exitFenced {
+		t.Fatalf("adopt under a running instance: exit %d\n%s", code, tail(errs))
+	}
+	l.produce(100)
+	waitFor(t, "the first instance to go on", func() bool { return l.committed("bronze") == 400 })
+	if _, errs, code := weir(t, nil, "checkpoint", "adopt", l.file, "bronze", "--take-over"); code != exitOK {
+		t.Fatalf("adopt --take-over: exit %d\n%s", code, tail(errs))
+	}
+	l.produce(100)
+	if code := first.wait(); code != exitFenced {
+		t.Fatalf("the first instance: exit %d\n%s", code, tail(first.errs.String()))
+	}
+	l.run(exitOK)
+	l.exact()
+}

@@ -126,7 +126,7 @@ func ResetCheckpoint(ctx context.Context, p *pipeline.Pipeline, name string, o O
 // settle moves the folder aside and claims the query under the policy.
 func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy checkpoint.OnLostCheckpoint, o Options) (string, error) {
 	dir := CheckpointDir(p, q)
-	lock, err := checkpoint.Acquire(dir, instanceID(dir, q.Name), false)
+	lock, err := checkpoint.Acquire(dir, instanceID(dir, q.Name), o.TakeOver)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
