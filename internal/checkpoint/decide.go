@@ -95,6 +95,14 @@ func newView(f Facts, sinks []SinkFacts, src SourceFacts, policy OnLostCheckpoin
 	return v
 }
 
+// said is the sink's marker; of an unreadable one, what was written down.
+func (s *SinkFacts) said() *marker.Marker {
+	if s.Readable {
+		return s.Marker
+	}
+	return s.Record
+}
+
 // committed is the batch id of the newest commits/N, -1 without one.
 func (v *view) committed() int64 {
 	if v.f.Commit == nil {
@@ -124,7 +132,7 @@ func (v *view) stop(o Outcome, sink, hint, reason string, args ...any) Decision 
 func (v *view) fenced() (Decision, bool) {
 	run := v.self.Running
 	for _, s := range v.sinks {
-		m := s.Marker
+		m := s.said()
 		if m == nil {
 			continue
 		}
@@ -285,8 +293,8 @@ func (v *view) complete(d Decision) Decision {
 func (v *view) newestEpoch() int64 {
 	var n int64
 	for _, s := range v.sinks {
-		if s.Marker != nil {
-			n = max(n, s.Marker.Epoch.Number)
+		if m := s.said(); m != nil {
+			n = max(n, m.Epoch.Number)
 		}
 	}
 	if v.f.Metadata != nil {
@@ -316,9 +324,6 @@ func (v *view) checkState(d *Decision) {
 func (v *view) claims(d Decision) map[string]*marker.Marker {
 	out := map[string]*marker.Marker{}
 	for _, s := range v.sinks {
-		if !s.Readable {
-			continue
-		}
 		var m marker.Marker
 		switch {
 		case d.Outcome == OutcomeFresh, d.Outcome == OutcomeRestart:
@@ -330,7 +335,9 @@ func (v *view) claims(d Decision) map[string]*marker.Marker {
 			m = copyMarker(s.Marker)
 		case d.Marker != nil:
 			m = copyMarker(d.Marker)
-		default: // a readable sink beside an unreadable main one, before any batch
+		case d.Plan != nil: // an unreadable main sink before its first commit
+			m = marker.Marker{BatchID: d.Plan.BatchID - 1, Position: d.Plan.Start.Clone(), Watermark: d.Plan.Watermark}
+		default:
 			m = marker.Marker{BatchID: d.NextBatchID - 1, Watermark: marker.Watermark{Micros: marker.MinTime}}
 		}
 		m.Format, m.Kind, m.Claim = marker.Format, marker.KindStream, true

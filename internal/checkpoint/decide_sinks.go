@@ -380,9 +380,9 @@ func (v *view) restart(queryID, predecessor, why string) Decision {
 	if v.f.Plan != nil {
 		newest = max(newest, v.f.Plan.BatchID)
 	}
-	for _, s := range v.sinks {
-		if s.Marker != nil {
-			newest = max(newest, s.Marker.BatchID)
+	for i := range v.sinks {
+		if m := v.sinks[i].said(); m != nil {
+			newest = max(newest, m.BatchID)
 		}
 	}
 	return Decision{Outcome: OutcomeRestart, BatchID: newest + 1, NextBatchID: newest + 1, QueryID: queryID, Predecessor: predecessor, Reason: why,
@@ -404,12 +404,8 @@ func names(sinks []*SinkFacts) []string {
 // sinks are held to it.
 func (v *view) unreadableMain() Decision {
 	marked := slices.ContainsFunc(v.sinks, func(s SinkFacts) bool { return s.Marker != nil })
-	if v.lost() && (marked || v.f.Plan != nil || v.f.Commit != nil) {
-		return v.stop(OutcomeCorrupt, v.main.Name, "restore the checkpoint; or start over with: weir checkpoint reset, which repeats rows",
-			"the checkpoint is lost, and main sink %s has no readable marker to adopt from", v.main.Name)
-	}
-	if !marked && v.f.Plan == nil && v.f.Commit == nil {
-		return v.noMarker()
+	if d, stop := v.unrecorded(marked); stop {
+		return d
 	}
 	if d, stop := v.oneLineage(); stop {
 		return d
@@ -449,4 +445,59 @@ func (v *view) unreadableMain() Decision {
 		return v.checkTransform(d, done, p.Transform)
 	}
 	return Decision{Outcome: OutcomeResume, BatchID: base + 1, NextBatchID: base + 1, Marker: ref, QueryID: v.lineage, Reason: fmt.Sprintf("batch %d is recorded as committed", base)}
+}
+
+// unrecorded compares an unreadable main sink's record with the checkpoint: what
+// was handed over must be known to the logs, as a commit or as the very plan.
+func (v *view) unrecorded(marked bool) (Decision, bool) {
+	rec := v.main.Record
+	delivered := rec != nil && !startOfLineage(rec)
+	logged := v.f.Plan != nil || v.f.Commit != nil
+	p := v.pending
+	switch {
+	case v.lost() && (marked || logged || delivered):
+		return v.startOver("the checkpoint is lost, and main sink %s has no readable marker to adopt from", v.main.Name), true
+	case rec != nil && rec.QueryID != v.lineage && v.lineage != "" && delivered:
+		m := v.f.Metadata
+		if m.Predecessor == rec.QueryID && !logged {
+			return v.restart(v.lineage, rec.QueryID, "a restart was interrupted before its first claim"), true
+		}
+		return v.otherLineage(&SinkFacts{Name: v.main.Name, Marker: rec}, v.lineage), true
+	case v.f.Leftovers:
+		return v.restart(v.lineage, v.f.Metadata.Predecessor, "a restart was interrupted before its first claim"), true
+	case !marked && !logged && !delivered:
+		d := v.noMarker()
+		if rec != nil && !d.Outcome.Stops() {
+			d.NextBatchID = rec.BatchID + 1 // of a lineage that has delivered nothing
+			d.BatchID = d.NextBatchID
+		}
+		return d, true
+	case !delivered || rec.BatchID < v.committed():
+	case rec.BatchID == v.committed():
+		if had := v.f.Commit.Marker.PlanHash; had != rec.PlanHash {
+			return v.startOver("main sink %s was given another plan of batch %d than the checkpoint has committed", v.main.Name, rec.BatchID), true
+		}
+	case p == nil || rec.BatchID != p.BatchID || rec.PlanHash != v.f.PlanHash:
+		return v.startOver("batch %d was handed to main sink %s, and the checkpoint, which ends at batch %d, has lost its plan: it was restored from an older copy",
+			rec.BatchID, v.main.Name, v.committed()), true
+	}
+	return Decision{}, false
+}
+
+// startOver stops, or begins a new lineage where the policy says so: nothing can
+// be adopted from an unreadable sink.
+func (v *view) startOver(why string, args ...any) Decision {
+	if v.policy != Restart {
+		return v.stop(OutcomeCorrupt, v.main.Name, "restore the newest checkpoint; or start over with onLostCheckpoint: restart, which delivers rows again under a new query id", why, args...)
+	}
+	before := v.lineage
+	if v.main.Record != nil {
+		before = v.main.Record.QueryID
+	}
+	for _, s := range v.sinks {
+		if before == "" && s.Marker != nil {
+			before = s.Marker.QueryID
+		}
+	}
+	return v.restart(v.self.NewQueryID, before, fmt.Sprintf(why, args...))
 }

@@ -518,13 +518,84 @@ func TestAMainSinkThatCannotBeReadFollowsTheCommitLog(t *testing.T) {
 	}
 	d = decideWith(planned(7), http, sideSink(markerOf(8)))
 	wantOutcome(t, d, OutcomeRerun)
-	if !slices.Equal(d.SinksDone, []string{"lake.dead"}) || len(d.Claims) != 1 {
+	if !slices.Equal(d.SinksDone, []string{"lake.dead"}) || d.Claims["lake.dead"].BatchID != 8 || d.Claims["http"].BatchID != 7 {
 		t.Fatalf("%+v", d)
 	}
 	wantOutcome(t, decideWith(Facts{}, http, sideSink(markerOf(7))), OutcomeCorrupt)
 	wantOutcome(t, decideWith(after(3), http, sideSink(markerOf(7))), OutcomeCorrupt)
 	wantOutcome(t, decideWith(after(7), http, sideSink(markerOf(6))), OutcomeSinkRewound)
 	wantOutcome(t, decideWith(after(-1), http, sideSink(markerOf(-1))), OutcomeResume)
+}
+
+// handed is a main sink that cannot be read and was last given the batch of m.
+func handed(m *marker.Marker) SinkFacts { return SinkFacts{Name: "function", Main: true, Record: m} }
+
+func TestAFirstBatchThatWasNotRecordedIsHandedToAnUnreadableSinkAgain(t *testing.T) {
+	for name, s := range map[string]SinkFacts{"never begun": handed(nil), "claimed": handed(markerOf(-1)), "begun": handed(markerOf(0))} {
+		d := decideWith(planned(-1), s)
+		wantOutcome(t, d, OutcomeRerun)
+		c := d.Claims["function"]
+		if d.BatchID != 0 || c == nil || c.BatchID != -1 || !c.Position.SameOffsets(d.Plan.Start) || d.QueryID != lineage {
+			t.Fatalf("%s: %+v", name, d)
+		}
+	}
+}
+
+func TestADeliveryThatTheCheckpointDoesNotKnowStopsAnUnreadableSink(t *testing.T) {
+	wantOutcome(t, decideWith(after(7), handed(markerOf(7))), OutcomeResume)
+	wantOutcome(t, decideWith(after(7), handed(markerOf(5))), OutcomeResume) // the record is what is old
+	wantOutcome(t, decideWith(planned(7), handed(markerOf(8))), OutcomeRerun)
+	other := markerOf(8)
+	other.PlanHash = "another"
+	for name, c := range map[string]struct {
+		f Facts
+		m *marker.Marker
+	}{
+		"the checkpoint is gone":                 {Facts{}, markerOf(7)},
+		"the checkpoint is an older copy":        {after(3), markerOf(7)},
+		"the plan of the batch is gone":          {after(7), markerOf(8)},
+		"the batch was planned in another way":   {planned(7), other},
+		"the batch was committed in another way": {after(8), other},
+	} {
+		d := decideWith(c.f, handed(c.m))
+		wantOutcome(t, d, OutcomeCorrupt)
+		d = Decide(c.f, []SinkFacts{handed(c.m)}, source(), Restart, self())
+		wantOutcome(t, d, OutcomeRestart)
+		// Ids go on above what the receiver has seen, under another query id.
+		if d.NextBatchID <= c.m.BatchID || d.QueryID != fresh || d.Predecessor != lineage || d.NextEpoch <= c.m.Epoch.Number {
+			t.Fatalf("%s: %+v", name, d)
+		}
+	}
+	foreignRecord := markerOf(7)
+	foreignRecord.QueryID = foreign
+	wantOutcome(t, decideWith(after(7), handed(foreignRecord)), OutcomeCorrupt)
+}
+
+func TestARestartOfAnUnreadableSinkThatWasKilledGoesOnWithTheSameLineage(t *testing.T) {
+	f := after(-1)
+	f.Metadata.QueryID, f.Metadata.Predecessor = fresh, lineage
+	d := decideWith(f, handed(markerOf(7)))
+	wantOutcome(t, d, OutcomeRestart)
+	if d.NextBatchID != 8 || d.QueryID != fresh {
+		t.Fatalf("%+v", d)
+	}
+	claimed := markerOf(-1)
+	claimed.QueryID, claimed.Predecessor, claimed.BatchID = fresh, lineage, 7
+	d = decideWith(f, handed(claimed))
+	wantOutcome(t, d, OutcomeFresh)
+	if d.NextBatchID != 8 || d.QueryID != fresh || d.Claims["function"].BatchID != 7 {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestALiveInstanceOfAnUnreadableSinkIsSeenInItsRecord(t *testing.T) {
+	m := markerOf(7)
+	m.Instance, m.RenewedAt = "somebody-else", noon.Add(-time.Second)
+	d := decideWith(after(7), handed(m))
+	wantOutcome(t, d, OutcomeFenced)
+	if d.RetryAfter <= 0 {
+		t.Fatalf("%+v", d)
+	}
 }
 
 func TestAPlanHashDoesNotDependOnOrderOrOnWhatReadingFillsIn(t *testing.T) {

@@ -117,9 +117,9 @@ type Decision struct {
 	// Marker is the one that position, watermark and state are taken from: the
 	// main sink's. Nil for Fresh and Restart.
 	Marker *marker.Marker
-	// Claims are what to claim each readable sink with, by sink name: same
-	// batch id and position as its marker, or the main sink's for one that
-	// joins. The caller fills in epoch, attempt, instance, renewal, base
+	// Claims are what to claim each sink with, by sink name: same batch id and
+	// position as its marker, or the main sink's for one that joins; of an
+	// unreadable sink, the commit log's. The caller fills in epoch, attempt, instance, renewal, base
 	// sequence, and, for Fresh and Restart, the resolved starting position.
 	Claims map[string]*marker.Marker
 	// SinksDone are the side sinks that already hold the batch of Plan.

@@ -111,8 +111,15 @@ type SinkFacts struct {
 	Marker   *marker.Marker
 	Others   map[string]*marker.Marker
 	Rewound  string
-	// Readable is false for sinks without a readable marker (HTTP, exec).
+	// Readable is false for sinks without a readable marker (HTTP, exec,
+	// foreachBatch).
 	Readable bool
+	// Record is, of an unreadable sink, the newest delivery that was written down
+	// beside it: begun, perhaps done. Nothing is adopted from it, but epochs and
+	// batch ids go on above it, and a checkpoint that knows less is a lost one:
+	// the batch after it would be planned anew, and another set of rows would get
+	// an id that the receiver may know already.
+	Record *marker.Marker
 }
 
 // SourceFacts are what the source says of the position that would be resumed

@@ -118,14 +118,23 @@ func (q *Query) observe(ctx context.Context, log *checkpoint.Log, outputs []Outp
 			return nil, fmt.Errorf("query %s: read the marker in %s: %w", q.Name, o.Sink.Name(), err)
 		}
 		obs.sinks = append(obs.sinks, f)
-		obs.forD = append(obs.forD, checkpoint.SinkFacts{
+		facts := checkpoint.SinkFacts{
 			Name: o.Sink.Name(), Main: o.Name == operator.Main, Exists: f.Exists, Identity: f.Identity,
-			Marker: f.Marker, Others: f.Others, Rewound: f.Rewound, Readable: true,
-		})
+			Marker: f.Marker, Others: f.Others, Rewound: f.Rewound, Readable: !f.Unreadable,
+		}
+		if f.Unreadable {
+			if facts.Record = f.Begun; facts.Record == nil {
+				facts.Record = f.Marker
+			}
+		}
+		obs.forD = append(obs.forD, facts)
 	}
 	markers := make([]*marker.Marker, 0, len(obs.sinks))
 	for _, f := range obs.sinks {
 		markers = append(markers, f.Marker)
+	}
+	if obs.check.Commit != nil {
+		markers = append(markers, obs.check.Commit.Marker) // what counts beside a sink that cannot be read
 	}
 	if obs.check.HasState, err = log.StatePresence(ctx, markers...); err != nil {
 		return nil, err
@@ -161,13 +170,17 @@ func (q *Query) observe(ctx context.Context, log *checkpoint.Log, outputs []Outp
 }
 
 // resumePoint is the position that reading would go on from: the main sink's
-// marker, or the checkpoint's where the sink has none.
+// marker, or the checkpoint's where the sink has none that counts.
 func (o *observed) resumePoint() *batch.Position {
-	if m := o.sinks[len(o.sinks)-1].Marker; m != nil {
-		return &m.Position
+	main := o.sinks[len(o.sinks)-1]
+	if main.Marker != nil && !main.Unreadable {
+		return &main.Marker.Position
 	}
 	if o.check.Commit != nil && o.check.Commit.Marker != nil {
 		return &o.check.Commit.Marker.Position
+	}
+	if main.Unreadable && o.check.Plan != nil {
+		return &o.check.Plan.Start
 	}
 	return nil
 }

@@ -2,7 +2,8 @@
 // marker that it writes in the same commit as the rows; that memory, not the
 // checkpoint, is what makes redelivery harmless.
 //
-// Implementations: sink/iceberg. sink/sinktest is the conformance suite.
+// Implementations: sink/iceberg, sink/delta, sink/foreachbatch. sink/sinktest is
+// the conformance suite.
 package sink
 
 import (
@@ -72,6 +73,13 @@ type Facts struct {
 	Rewound string
 	// Handle is the sink's own view of the head, for Claim to assert.
 	Handle any
+	// Unreadable is set by a sink that cannot say what it holds: a function of
+	// the user's. Marker is then what was written down beside it, after the
+	// delivery and not in one step with it: nothing is adopted from it.
+	Unreadable bool
+	// Begun is, of such a sink, the batch that was last handed over, where no
+	// record says that it is done.
+	Begun *marker.Marker
 }
 
 // Permit is the right to commit. Only a successful claim produces one; its
