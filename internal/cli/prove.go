@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/prove"
@@ -172,7 +171,7 @@ func writeReport(path string, r *prove.Report) (err error) {
 			err = cerr
 		}
 	}()
-	return r.WriteHTML(out, "Weir: proof of "+clock.System{}.Now().Format("2006-01-02 15:04 UTC"))
+	return r.WriteHTML(out)
 }
 
 func (g *globals) listScenarios() error {

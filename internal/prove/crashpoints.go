@@ -62,18 +62,24 @@ func crashPoints() []Scenario {
 // crashPoint makes the scenario of one step; side is "side-" where it is the
 // side table's.
 func crashPoint(query, side string, p fault.Point, nth int, first bool) Scenario {
-	where := p.Name
+	where, of := p.Name, ""
 	if side != "" {
-		where += " of its dead-letter table"
+		where += " (dead-letter table)"
+		of = " of its dead-letter table"
+	}
+	column := query
+	if first {
+		column += ", first start"
 	}
 	s := Scenario{
 		Name:  query + "-" + side + p.Name,
 		Group: groupCrash,
-		Claim: fmt.Sprintf("%s killed at %s (%s) is exact after a restart.", query, where, p.Text),
+		Place: &Place{Matrix: "Steps of a micro-batch", Row: where, Column: column},
+		Claim: fmt.Sprintf("%s killed at %s (%s) is exact after a restart.", query, p.Name+of, p.Text),
 	}
 	if first {
 		s.Name, s.Group = query+"-first-"+side+p.Name, groupCrashFirst
-		s.Claim = fmt.Sprintf("%s killed at %s in its first start (%s) is exact after a restart.", query, where, p.Text)
+		s.Claim = fmt.Sprintf("%s killed at %s in its first start (%s) is exact after a restart.", query, p.Name+of, p.Text)
 	}
 	const prepare, work, more, kill = "make the topic and the pipeline file", "publish, and run to the end", "publish more", "run until the step is reached, and SIGKILL"
 	s.Steps = []Step{{prepare, func(ctx context.Context, e *Env) (err error) {

@@ -66,6 +66,7 @@ func ingestKills() []Scenario {
 func ingestKill(delivery, point string) Scenario {
 	s := Scenario{
 		Name: delivery + "-" + point, Group: groupIngest,
+		Place:     &Place{Matrix: "Steps of ingestion", Row: point, Column: delivery},
 		RealKafka: delivery == pipeline.ExactlyOnce,
 		Claim:     fmt.Sprintf("weir ingest (%s), killed three times at %s (%s): ", delivery, point, pointText(point)),
 		Steps: []Step{

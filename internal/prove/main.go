@@ -183,7 +183,7 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 }
 
 func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat int, label string) *Result {
-	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Seed: o.Seed, Repeat: repeat, Broker: b.name,
+	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Place: s.Place, Seed: o.Seed, Repeat: repeat, Broker: b.name,
 		Observed: map[string]any{}, Expected: map[string]any{}, RecoverySeconds: []float64{}}
 	began := o.Clock.Now()
 	say := func(format string, args ...any) {

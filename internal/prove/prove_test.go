@@ -235,7 +235,7 @@ func reportForForm() *Report {
 
 func TestTheHTMLReportEscapesAndShowsTheKill(t *testing.T) {
 	var b bytes.Buffer
-	if err := reportForForm().WriteHTML(&b, "Proof"); err != nil {
+	if err := reportForForm().WriteHTML(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"It &lt;holds&gt; &amp; stays.", "bronze.&lt;t&gt;", "SIGKILL", "violated"} {

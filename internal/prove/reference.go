@@ -280,7 +280,7 @@ func referenceCount(ctx context.Context, e *Env) error {
 	}
 	e.observed["bronze_commits"] = commits
 	e.gatherTimeline(ctx, bronzeTable, silverTable)
-	return e.foreign(ctx)
+	return e.foreignCount(ctx)
 }
 
 func referenceExpect(e *Env) []Check {

@@ -26,6 +26,8 @@ type Scenario struct {
 	Name, Group string
 	// Claim is one sentence: what holds, whatever is done here.
 	Claim string
+	// Place is where the scenario stands in a matrix of many alike.
+	Place *Place
 	// RealKafka asks for a real Apache Kafka where one can be started, although
 	// the others run on the embedded broker.
 	RealKafka bool
@@ -37,6 +39,14 @@ type Scenario struct {
 	GuardAfter string
 	// Expect is what must be observed at the end, in the order of the report.
 	Expect func(*Env) []Check
+}
+
+// Place is a field of a matrix: a step of a protocol in a row, what it is done
+// to in a column.
+type Place struct {
+	Matrix string `json:"matrix"`
+	Row    string `json:"row"`
+	Column string `json:"column"`
 }
 
 // Step is one thing that is done.
@@ -64,6 +74,7 @@ type Result struct {
 	Name     string         `json:"name"`
 	Group    string         `json:"group"`
 	Claim    string         `json:"claim"`
+	Place    *Place         `json:"place,omitempty"`
 	Outcome  string         `json:"outcome"`
 	Reason   string         `json:"reason,omitempty"`
 	Observed map[string]any `json:"observed"`

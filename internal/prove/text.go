@@ -3,9 +3,9 @@ package prove
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
-	"time"
 )
 
 // WriteText prints the report for people: a line per scenario, and every figure
@@ -40,11 +40,7 @@ func (r *Report) WriteText(w io.Writer) {
 // inFull reports whether the text shows every figure: where something is not
 // proved, and of scenarios that are not one of a matrix.
 func (s *Result) inFull() bool {
-	switch s.Group {
-	case groupCrash, groupCrashFirst, groupIngest:
-		return s.Outcome == Violated
-	}
-	return true
+	return s.Place == nil || s.Outcome == Violated
 }
 
 // writeSummary prints what it came to, and with what.
@@ -130,8 +126,37 @@ func (r *Report) aboutRows() [][2]string {
 		{"readers", counted},
 		{"libraries", strings.Join(libs, ", ")},
 		{"machine", machine},
-		{"run", fmt.Sprintf("%s, %s, seed %d", a.Started.Format("2006-01-02 15:04:05 UTC"), (time.Duration(a.ElapsedSeconds * float64(time.Second))).Round(time.Second), a.Seed)},
+		{"run", fmt.Sprintf("%s, %s of scenarios, seed %s", a.Started.Format("2006-01-02 15:04:05 UTC"), duration(r.elapsed()), strings.Join(r.seeds(), ", "))},
 	}
+}
+
+// seeds are those of all scenarios: results that an earlier run came to keep
+// their own.
+func (r *Report) seeds() []string {
+	var out []string
+	for _, s := range r.Scenarios {
+		if text := fmt.Sprint(s.Seed); !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// elapsed is the time of all scenarios, those of earlier runs included.
+func (r *Report) elapsed() (s float64) {
+	for _, x := range r.Scenarios {
+		s += x.ElapsedSeconds
+	}
+	return s
+}
+
+// duration writes seconds as minutes and seconds.
+func duration(s float64) string {
+	n := int(math.Round(s))
+	if n < 60 {
+		return fmt.Sprintf("%d s", n)
+	}
+	return fmt.Sprintf("%d min %02d s", n/60, n%60)
 }
 
 func plural(n int, what string) string {
@@ -177,21 +202,7 @@ func (s *Result) writeFigures(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	if len(s.Checks) > 0 {
-		first, second, third := len("what"), len("expected"), len("observed")
-		for _, c := range s.Checks {
-			first = max(first, len([]rune(c.Text)))
-			second = max(second, len([]rune(figure(c.Want))))
-			third = max(third, len([]rune(figure(s.Observed[c.Key]))))
-		}
-		fmt.Fprintf(w, "   %-*s  %*s  %*s\n  %s\n", first, "what", second, "expected", third, "observed", strings.Repeat("─", first+second+third+6))
-		for _, c := range s.Checks {
-			mark := "✓"
-			if !s.Met(c) {
-				mark = "✗"
-			}
-			fmt.Fprintf(w, " %s %-*s  %*s  %*s\n", mark, first, c.Text, second, figure(c.Want), third, figure(s.Observed[c.Key]))
-		}
-		fmt.Fprintln(w)
+		s.writeTable(w)
 	}
 	notes := []string{fmt.Sprintf("%s in %.0f s", plural(s.Kills, "kill"), s.ElapsedSeconds), "recovery " + recoveryText(s.RecoverySeconds)}
 	for _, k := range s.Notes() {
@@ -201,6 +212,44 @@ func (s *Result) writeFigures(w io.Writer) {
 		fmt.Fprintf(w, "   %s\n", line)
 	}
 	fmt.Fprintln(w)
+}
+
+// writeTable prints the figures, a column per reader.
+func (s *Result) writeTable(w io.Writer) {
+	rows := s.Rows()
+	heads := append([]string{"expected"}, s.Readers()...)
+	first := len("what")
+	widths := make([]int, len(heads))
+	for i, h := range heads {
+		widths[i] = len(h)
+	}
+	for _, r := range rows {
+		first = max(first, len([]rune(r.Text)))
+		widths[0] = max(widths[0], len([]rune(r.Want)))
+		for i, c := range r.Cells {
+			widths[i+1] = max(widths[i+1], len([]rune(c.Value)))
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "   %-*s", first, "what")
+	total := first
+	for i, h := range heads {
+		fmt.Fprintf(&b, "  %*s", widths[i], h)
+		total += widths[i] + 2
+	}
+	fmt.Fprintf(&b, "\n  %s\n", strings.Repeat("─", total+2))
+	for _, r := range rows {
+		mark := "✓"
+		if !r.Met() {
+			mark = "✗"
+		}
+		line := fmt.Sprintf(" %s %-*s  %*s", mark, first, r.Text, widths[0], r.Want)
+		for i, c := range r.Cells {
+			line += fmt.Sprintf("  %*s", widths[i+1], c.Value)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	fmt.Fprintln(w, b.String())
 }
 
 // textWidth is where running text is broken.
@@ -227,28 +276,6 @@ func wrap(text string, width int) []string {
 
 // human is the name of an observed figure in words.
 func human(key string) string { return strings.ReplaceAll(key, "_", " ") }
-
-// Met reports whether a check holds.
-func (s *Result) Met(c Check) bool {
-	got, ok := s.Observed[c.Key]
-	return ok && figure(got) == figure(c.Want)
-}
-
-// Notes are the observed figures that no check is about.
-func (s *Result) Notes() []string {
-	checked := map[string]bool{}
-	for _, c := range s.Checks {
-		checked[c.Key] = true
-	}
-	var out []string
-	for k := range s.Observed {
-		if !checked[k] {
-			out = append(out, k)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
 
 // figure writes a number with a comma every three digits. Numbers that come
 // back from a results file are floats.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/weirlake/weir/internal/audit"
 )
@@ -40,7 +41,7 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 			e.observed["audit"] = t.Outcome
 		}
 		if t.Outcome != audit.Exact {
-			e.observed["audit_"+t.Table] = t.Reasons
+			e.observed["audit_of_"+t.Table] = findings(t)
 		}
 	}
 	n, err := e.messages(ctx, topic)
@@ -49,6 +50,31 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 	}
 	e.observed["kafka_messages"] = n
 	return rep, nil
+}
+
+// rangesShown bounds how much of each kind of finding a result quotes; the
+// evidence has all.
+const rangesShown = 5
+
+// findings say where a table differs: offsets and files to look at.
+func findings(t *audit.TableReport) string {
+	out := append([]string{}, t.Reasons...)
+	list := func(what string, n int, one func(int) string) {
+		for i := range min(n, rangesShown) {
+			out = append(out, what+" "+one(i))
+		}
+		if n > rangesShown {
+			out = append(out, fmt.Sprintf("%d more %s", n-rangesShown, what))
+		}
+	}
+	offsets := func(r audit.Range) string {
+		return fmt.Sprintf("partition %d offsets %d to %d %s", r.Partition, r.From, r.To-1, r.Reason)
+	}
+	list("missing", len(t.Missing), func(i int) string { return offsets(t.Missing[i]) })
+	list("extra", len(t.Extra), func(i int) string { return offsets(t.Extra[i]) })
+	list("live twice", len(t.FilesLiveTwice), func(i int) string { return t.FilesLiveTwice[i] })
+	list("gone", len(t.FilesMissing), func(i int) string { return t.FilesMissing[i] })
+	return strings.Join(out, ", ")
 }
 
 // silverFigures keeps what silver's batches say became of the rows.
@@ -88,19 +114,19 @@ func (e *Env) silverIDs(ctx context.Context, want map[string]bool) error {
 // foreignReaders reports whether PyIceberg and DuckDB count too.
 func (o *Options) foreignReaders() bool { return o.Python != "" && o.Readers != "" }
 
-// foreign lets PyIceberg and DuckDB count too, where they are to be had.
-func (e *Env) foreign(ctx context.Context) error {
+// foreignCount lets PyIceberg and DuckDB count too, where they are to be had.
+func (e *Env) foreignCount(ctx context.Context) error {
 	if !e.o.foreignReaders() {
 		return nil
 	}
-	for _, reader := range []string{"iceberg", "duckdb"} {
+	for _, f := range foreign {
 		for _, t := range []struct{ key, table string }{{"bronze", bronzeTable}, {"silver", silverTable}} {
 			var got struct {
 				Rows    int64 `json:"rows"`
 				Offsets int64 `json:"distinct_offsets"`
 				IDs     int64 `json:"distinct_event_ids"`
 			}
-			script := filepath.Join(e.o.Readers, "count_"+reader+".py")
+			script := filepath.Join(e.o.Readers, "count_"+f.prefix+".py")
 			cmd := exec.CommandContext(ctx, e.o.Python, script, "--catalog", e.catalog.Path, "--table", t.table)
 			var errs bytes.Buffer
 			cmd.Stderr = &errs
@@ -111,11 +137,11 @@ func (e *Env) foreign(ctx context.Context) error {
 			if err := json.Unmarshal(out, &got); err != nil {
 				return fmt.Errorf("%s: %w", script, err)
 			}
-			e.observed[reader+"_"+t.key+"_rows"] = got.Rows
+			e.observed[f.prefix+"_"+t.key+"_rows"] = got.Rows
 			if t.key == "bronze" {
-				e.observed[reader+"_bronze_distinct_offsets"] = got.Offsets
+				e.observed[f.prefix+"_bronze_distinct_offsets"] = got.Offsets
 			} else {
-				e.observed[reader+"_silver_distinct_event_ids"] = got.IDs
+				e.observed[f.prefix+"_silver_distinct_event_ids"] = got.IDs
 			}
 		}
 	}
@@ -128,12 +154,12 @@ func (e *Env) foreignChecks(bronze, silver int64) []Check {
 		return nil
 	}
 	var out []Check
-	for _, r := range []struct{ key, name string }{{"iceberg", "PyIceberg"}, {"duckdb", "DuckDB"}} {
+	for _, f := range foreign {
 		out = append(out,
-			Check{r.key + "_bronze_rows", r.name + ": bronze rows", bronze},
-			Check{r.key + "_bronze_distinct_offsets", r.name + ": distinct (partition, offset)", bronze},
-			Check{r.key + "_silver_rows", r.name + ": silver rows", silver},
-			Check{r.key + "_silver_distinct_event_ids", r.name + ": distinct event ids", silver})
+			Check{f.prefix + "_bronze_rows", f.name + ": bronze rows", bronze},
+			Check{f.prefix + "_bronze_distinct_offsets", f.name + ": distinct (partition, offset)", bronze},
+			Check{f.prefix + "_silver_rows", f.name + ": silver rows", silver},
+			Check{f.prefix + "_silver_distinct_event_ids", f.name + ": distinct event ids", silver})
 	}
 	return out
 }
