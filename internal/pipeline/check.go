@@ -29,33 +29,6 @@ func (l *loader) check(p *Pipeline) {
 	}
 }
 
-// checkCatalog resolves the URI of the sql catalog.
-func (l *loader) checkCatalog(p *Pipeline) {
-	const key = "catalog.uri"
-	if l.isBroken("catalog") || p.Catalog.URI.IsZero() {
-		return
-	}
-	rest, ok := strings.CutPrefix(p.Catalog.URI.Reveal(), sqlitePrefix)
-	if !ok {
-		l.faultKey(key, "uri: a sql catalog of this build is sqlite:PATH, as in sqlite:./data/catalog.db")
-		return
-	}
-	if strings.HasPrefix(rest, "//") {
-		rest = "/" + strings.TrimLeft(rest, "/")
-	}
-	if rest == "" || strings.Contains(rest, "?") {
-		l.faultKey(key, "uri: want sqlite:PATH without parameters; Weir sets its own (WAL, full sync)")
-		return
-	}
-	if !filepath.IsAbs(rest) {
-		rest = filepath.Join(l.dir, rest)
-	}
-	p.Catalog.URI = NewSecret(sqlitePrefix + filepath.Clean(rest))
-}
-
-// SQLitePath is the database file of a sql catalog.
-func (c Catalog) SQLitePath() string { return strings.TrimPrefix(c.URI.Reveal(), sqlitePrefix) }
-
 // checkFolders keeps what is not a table out of the warehouse: orphan removal
 // deletes files there that no table knows.
 func (l *loader) checkFolders(p *Pipeline) {

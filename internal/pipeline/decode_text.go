@@ -127,9 +127,6 @@ func (l *loader) path(text string) (string, error) {
 	return filepath.Clean(text), nil
 }
 
-// sqlitePrefix is the one kind of URI of the sql catalog.
-const sqlitePrefix = "sqlite:"
-
 // words gives the texts of a list, or of one comma-separated text.
 func (l *loader) words(n ast.Node, key string, add func(s scalar, at place, key string)) bool {
 	seq, ok := n.(*ast.SequenceNode)
@@ -208,6 +205,26 @@ func (l *loader) decodeText(n ast.Node, out *map[string]string, key string) {
 			continue
 		}
 		(*out)[p.key] = s.text
+	}
+}
+
+// decodeSecrets fills a mapping of secrets (headers).
+func (l *loader) decodeSecrets(n ast.Node, out *map[string]Secret, key string) {
+	pairs, ok := l.mapping(n, key, key)
+	if !ok {
+		return
+	}
+	*out = map[string]Secret{}
+	for _, p := range pairs {
+		path := child(key, p.key)
+		l.places[path] = p.at
+		val := l.unwrap(p.value, path)
+		if val == nil {
+			continue
+		}
+		if s, _, ok := l.scalar(val, path); ok {
+			(*out)[p.key] = NewSecret(s.text)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // Fixed defaults that other packages name too.
 const (
 	DefaultCatalogName          = "weir"
+	DefaultCatalogStartTimeout  = 30 * time.Second
 	DefaultMaxOffsetsPerTrigger = 100_000
 	DefaultMaxEventBytes        = Size(32 << 20)
 	DefaultIdleTimeout          = 60 * time.Second
@@ -35,7 +36,9 @@ func (p *Pipeline) setDefaults() {
 	p.Status.setDefaults()
 }
 
-func (c *Catalog) setDefaults() { c.Type, c.Name = "sql", DefaultCatalogName }
+func (c *Catalog) setDefaults() {
+	c.Type, c.Name, c.StartTimeout = CatalogSQL, DefaultCatalogName, DefaultCatalogStartTimeout
+}
 
 func (t *Topic) setDefaults() { t.Partitions, t.ReplicationFactor = 1, 1 }
 

@@ -6,7 +6,7 @@ package pipeline
 var descriptions = map[string]string{
 	"Pipeline.name":               "Name of the pipeline. Part of the default client id, group ids and transactional ids, so changing it changes those.",
 	"Pipeline.catalog":            "Where the tables are registered.",
-	"Pipeline.warehouse":          "Folder of the tables' files, or `s3://bucket/prefix`.",
+	"Pipeline.warehouse":          "Folder of the tables' files, or `s3://bucket/prefix`. Required, except with a `rest` catalog, which places the tables itself.",
 	"Pipeline.checkpointLocation": "Folder of the checkpoints, or `s3://bucket/prefix`; each query has a folder of its name in it. Must lie outside the warehouse. On S3 a stream's `position` has to be given.",
 	"Pipeline.stores":             "How buckets of S3, or of a compatible store, are reached. Without an entry: AWS, by the SDK's default chain (environment, profile, web identity, role of the container or the instance).",
 	"Pipeline.kafka":              "The broker. Needed by ingest and by queries that read kafka.",
@@ -15,9 +15,21 @@ var descriptions = map[string]string{
 	"Pipeline.ops":                "What the engine writes about itself.",
 	"Pipeline.status":             "The status page.",
 
-	"Catalog.type": "Kind of catalog. This build has `sql`; `rest` and `glue` are refused.",
-	"Catalog.name": "The catalog's name. The SQL catalog stores it with each table, so Spark and PyIceberg have to use the same one.",
-	"Catalog.uri":  "`sqlite:PATH` of the SQL catalog's database. Never printed, because a database's URI may carry a password.",
+	"Catalog.type":            "Kind of catalog: `sql` (a file, or Postgres) or `rest`. `glue` is refused.",
+	"Catalog.name":            "The catalog's name. The SQL catalog stores it with each table, so Spark and PyIceberg have to use the same one.",
+	"Catalog.uri":             "Of a `sql` catalog `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, of a `rest` catalog its URL without the `/v1`. Never printed, because a database's URI may carry a password.",
+	"Catalog.newName":         "`sql`: begin a catalog of this name in a database that holds the tables of others. Without it that is taken for a misspelt name and refused.",
+	"Catalog.startTimeout":    "How long a start waits for a catalog that does not answer.",
+	"Catalog.warehouse":       "`rest`: the server's own name of a warehouse, where it has several.",
+	"Catalog.credential":      "`rest`: `ID:SECRET` of the OAuth2 client credentials flow; a secret. At most one of this, `token` and `sigv4`.",
+	"Catalog.token":           "`rest`: a bearer token that is sent as it is and never renewed; a secret.",
+	"Catalog.oauth2ServerUri": "`rest`: where tokens for `credential` come from. Default: the catalog's own `/v1/oauth/tokens`.",
+	"Catalog.scope":           "`rest`: scope to ask for with `credential`. Default: `catalog`.",
+	"Catalog.headers":         "`rest`: headers to send with every request. Their values are secrets.",
+	"Catalog.sigv4":           "`rest`: sign the requests with the credentials of the AWS SDK's default chain.",
+
+	"SigV4.region":  "Region to sign for. Default: the SDK's own.",
+	"SigV4.service": "Service to sign for. Default: `execute-api`.",
 
 	"Store.bucket":          "The bucket that the entry is for. Default: every bucket that no other entry names.",
 	"Store.endpoint":        "URL of a compatible store (MinIO, Ceph, R2, versitygw). Default: AWS.",

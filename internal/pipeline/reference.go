@@ -84,6 +84,8 @@ func valueWord(f field) string {
 		return "offsets"
 	case reflect.TypeFor[map[string]string]():
 		return "mapping of texts"
+	case reflect.TypeFor[map[string]Secret]():
+		return "mapping of secrets"
 	case reflect.TypeFor[[]string]():
 		return "list of names"
 	case reflect.TypeFor[[]PartitionField]():

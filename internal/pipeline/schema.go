@@ -24,6 +24,12 @@ func Schema() ([]byte, error) {
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["$id"] = schemaID
 	root["title"] = "Weir pipeline"
+	// A rest catalog places the tables itself.
+	root["anyOf"] = []any{
+		map[string]any{"required": []string{"warehouse"}},
+		map[string]any{"properties": map[string]any{"catalog": map[string]any{
+			"properties": map[string]any{"type": map[string]any{"not": map[string]any{"const": CatalogSQL}}}, "required": []string{"type"}}}},
+	}
 	root["$defs"] = defs
 	b, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
@@ -82,7 +88,7 @@ func fieldSchema(f field, defs map[string]any) map[string]any {
 		return anyOf(map[string]any{"enum": []string{Earliest, Latest}}, map[string]any{"type": "string", "pattern": `^\s*\{`}, offsets)
 	case reflect.TypeFor[map[string]map[int32]int64]():
 		return anyOf(map[string]any{"type": "string", "pattern": `^\s*\{`}, offsets)
-	case reflect.TypeFor[map[string]string]():
+	case reflect.TypeFor[map[string]string](), reflect.TypeFor[map[string]Secret]():
 		return map[string]any{"type": "object", "additionalProperties": map[string]any{"type": []string{"string", "number", "boolean"}}}
 	case reflect.TypeFor[[]string]():
 		return anyOf(map[string]any{"type": "string", "minLength": 1}, map[string]any{"type": "array", "items": text, "minItems": 1})

@@ -47,8 +47,7 @@ var unsupported = map[string]string{
 	"Pipeline.gold":         "gold models are not supported by this build",
 	"Pipeline.schedules":    "schedules are not supported by this build",
 	"Pipeline.maintenance":  "table maintenance is not supported by this build",
-	"Catalog.type=rest":     "not supported by this build (it has sql)",
-	"Catalog.type=glue":     "not supported by this build (it has sql)",
+	"Catalog.type=glue":     "not supported by this build (it has sql and rest)",
 	"Parse.format=avro":     "not supported by this build (it has json)",
 	"Parse.format=protobuf": "not supported by this build (it has json)",
 }

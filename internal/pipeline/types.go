@@ -14,7 +14,7 @@ type Pipeline struct {
 
 	Name               string   `yaml:"name" weir:"required,name"`
 	Catalog            Catalog  `yaml:"catalog" weir:"required"`
-	Warehouse          string   `yaml:"warehouse" weir:"required,location"`
+	Warehouse          string   `yaml:"warehouse" weir:"location"`
 	CheckpointLocation string   `yaml:"checkpointLocation" weir:"required,location"`
 	Stores             []Store  `yaml:"stores"`
 	Kafka              *Kafka   `yaml:"kafka"`
@@ -24,16 +24,6 @@ type Pipeline struct {
 	Status             Status   `yaml:"status"`
 
 	places places
-}
-
-// Catalog is where the tables are registered.
-type Catalog struct {
-	Type string `yaml:"type" weir:"enum=sql"`
-	// Name is the catalog's name as Spark and PyIceberg must be told it.
-	Name string `yaml:"name" weir:"name"`
-	// URI of a sql catalog is sqlite:PATH; after Load the path is absolute. It
-	// is a secret because a database's URI carries its password.
-	URI Secret `yaml:"uri" weir:"required"`
 }
 
 // Kafka is the broker that ingestion writes to and queries read from.
