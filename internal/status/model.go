@@ -1,0 +1,228 @@
+package status
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// States of a query or an ingestion.
+const (
+	Starting = "starting" // lock, decision, claim: nothing read yet
+	Running  = "running"
+	Done     = "done"   // its trigger ended it, or a clean stop
+	Failed   = "failed" // it ended with an error
+)
+
+// Model is everything that the page shows, as /api/status gives it.
+type Model struct {
+	Pipeline      string    `json:"pipeline"`
+	Version       string    `json:"version"`
+	Now           time.Time `json:"now"`
+	StartedAt     time.Time `json:"started_at"`
+	UptimeSeconds float64   `json:"uptime_seconds"`
+	Health        Health    `json:"health"`
+	Ingests       []Ingest  `json:"ingests"`
+	Topics        []Topic   `json:"topics"`
+	Queries       []Query   `json:"queries"`
+	Tables        []Table   `json:"tables"`
+	// DeadLetters are samples, newest first; the counts are the queries' and
+	// the ingestions'.
+	DeadLetters []DeadLetter `json:"dead_letters"`
+	// Alerts are newest first; AlertsTotal counts those that were dropped too.
+	Alerts      []Alert `json:"alerts"`
+	AlertsTotal int64   `json:"alerts_total"`
+	// Errors are what could not be looked up (a broker that does not answer).
+	Errors []string `json:"errors,omitempty"`
+}
+
+// Health is what the probes answer.
+type Health struct {
+	Live  bool `json:"live"`
+	Ready bool `json:"ready"`
+	// Reasons say why not; empty where all is well.
+	Reasons []Reason `json:"reasons"`
+}
+
+// Reason is one thing that is wrong.
+type Reason struct {
+	// Subject is the query or ingestion, empty for the whole pipeline.
+	Subject string `json:"subject,omitempty"`
+	// Code is failed, starting, stalled or unreachable; the page explains each.
+	Code string `json:"code"`
+	Text string `json:"text"`
+	// Fatal is set where the process cannot mend it: /livez fails as well.
+	Fatal bool `json:"fatal,omitempty"`
+}
+
+// Ingest is one stream that is read into a topic. Counts are of this run.
+type Ingest struct {
+	Name            string           `json:"name"`
+	Source          string           `json:"source"` // URL without credentials
+	Topic           string           `json:"topic"`
+	DeadLetterTopic string           `json:"dead_letter_topic,omitempty"`
+	Delivery        string           `json:"delivery"`
+	State           string           `json:"state"`
+	Error           string           `json:"error,omitempty"`
+	Stats           IngestStats      `json:"stats"`
+	Rates           IngestRates      `json:"rates"`
+	Violations      map[string]int64 `json:"violations,omitempty"`
+}
+
+// IngestStats are an ingestion's counts since its start.
+type IngestStats struct {
+	Received     int64 `json:"received"`
+	Published    int64 `json:"published"`
+	Canaries     int64 `json:"canaries"`
+	DeadLetters  int64 `json:"dead_letters"`
+	Dropped      int64 `json:"duplicates_dropped"`
+	InFlight     int64 `json:"in_flight"`
+	Transactions int64 `json:"transactions"`
+	Saves        int64 `json:"position_saves"`
+	Reconnects   int64 `json:"reconnects"`
+	Failures     int64 `json:"connection_failures"`
+	Bytes        int64 `json:"received_bytes"`
+	// LagMillis is the age of the newest event when it was received.
+	LagMillis int64 `json:"lag_millis"`
+	// Violations are the dead letters by reason.
+	Violations map[string]int64 `json:"-"`
+}
+
+// IngestRates are per second, over the last few seconds.
+type IngestRates struct {
+	Received  float64 `json:"received"`
+	Published float64 `json:"published"`
+}
+
+// Topic is a topic as the broker knows it.
+type Topic struct {
+	Name       string `json:"name"`
+	Partitions int    `json:"partitions"`
+	// Records is the number of offsets that the topic still holds.
+	Records int64 `json:"records"`
+}
+
+// Query is one streaming query. Totals are of this run; the identity and the
+// position outlive it.
+type Query struct {
+	Name string `json:"name"`
+	// Level is 0 for a query over Kafka and grows along the tables.
+	Level  int    `json:"level"`
+	Source string `json:"source"` // topics, or a table
+	// SourceKind is kafka or table.
+	SourceKind      string  `json:"source_kind"`
+	Table           string  `json:"table"`
+	DeadLetterTable string  `json:"dead_letter_table,omitempty"`
+	TriggerSeconds  float64 `json:"trigger_seconds"`
+	Watermarked     bool    `json:"watermarked"`
+	State           string  `json:"state"`
+	Error           string  `json:"error,omitempty"`
+	ErrorClass      string  `json:"error_class,omitempty"`
+
+	QueryID     string     `json:"query_id,omitempty"`
+	Epoch       int64      `json:"epoch"`
+	BatchID     int64      `json:"batch_id"` // -1 before the first
+	CommittedAt *time.Time `json:"committed_at,omitempty"`
+	Watermark   *time.Time `json:"watermark,omitempty"`
+
+	Totals Totals `json:"totals"`
+	Rates  Rates  `json:"rates"`
+	// LagOffsets is nil while it is not known.
+	LagOffsets *int64    `json:"lag_offsets"`
+	Freshness  Freshness `json:"freshness"`
+	StateKeys  int64     `json:"state_keys"`
+	StateBytes int64     `json:"state_bytes"`
+	Alerts     int64     `json:"alerts"`
+	Last       *Batch    `json:"last_batch,omitempty"`
+	// StalledSeconds is how long there has been lag without a commit.
+	StalledSeconds float64 `json:"stalled_seconds"`
+	Series         Series  `json:"series"`
+}
+
+// Totals are sums over the batches of this run.
+type Totals struct {
+	Batches      int64 `json:"batches"`
+	InputRows    int64 `json:"input_rows"`
+	OutputRows   int64 `json:"output_rows"`
+	Filtered     int64 `json:"rows_filtered"`
+	Late         int64 `json:"rows_late"`
+	Duplicate    int64 `json:"rows_duplicate"`
+	DeadLettered int64 `json:"rows_dead_lettered"`
+}
+
+// Rates are per second, over the last few seconds.
+type Rates struct {
+	Input  float64 `json:"input"`
+	Output float64 `json:"output"`
+}
+
+// Freshness is commit time minus event time over a sample of the last batch
+// that had rows with event times.
+type Freshness struct {
+	P50Seconds float64 `json:"p50_seconds"`
+	P95Seconds float64 `json:"p95_seconds"`
+	MaxSeconds float64 `json:"max_seconds"`
+}
+
+// Batch is one micro-batch, as /api/batches gives it.
+type Batch struct {
+	Query        string           `json:"query"`
+	QueryID      string           `json:"query_id"`
+	BatchID      int64            `json:"batch_id"`
+	Epoch        int64            `json:"epoch"`
+	StartedAt    time.Time        `json:"started_at"`
+	CommittedAt  time.Time        `json:"committed_at"`
+	InputRows    int64            `json:"input_rows"`
+	OutputRows   int64            `json:"output_rows"`
+	Filtered     int64            `json:"rows_filtered"`
+	Late         int64            `json:"rows_late"`
+	Duplicate    int64            `json:"rows_duplicate"`
+	DeadLettered int64            `json:"rows_dead_lettered"`
+	Watermark    *time.Time       `json:"watermark,omitempty"`
+	Freshness    Freshness        `json:"freshness"`
+	DurationMs   map[string]int64 `json:"duration_ms"`
+	LagOffsets   int64            `json:"lag_offsets"`
+	StateKeys    int64            `json:"state_keys"`
+	StateBytes   int64            `json:"state_bytes"`
+	// Position is for whoever computes lag; the JSON leaves it out.
+	Position json.RawMessage `json:"-"`
+}
+
+// TotalMs is the time from plan to report.
+func (b *Batch) TotalMs() int64 { return b.DurationMs[phaseTotal] }
+
+// Table is one table's health, from its head's summary.
+type Table struct {
+	Name          string     `json:"name"`
+	Role          string     `json:"role"` // main, dead-letter, progress, source
+	Rows          int64      `json:"rows"`
+	DataFiles     int64      `json:"data_files"`
+	DeleteFiles   int64      `json:"delete_files"`
+	DataBytes     int64      `json:"data_bytes"`
+	Snapshots     int        `json:"snapshots"`
+	MetadataBytes int64      `json:"metadata_bytes"`
+	CommittedAt   *time.Time `json:"committed_at,omitempty"`
+	// Missing is set where the table does not exist yet.
+	Missing bool `json:"missing,omitempty"`
+}
+
+// DeadLetter is one record that could not be used. Key and Snippet hold at most
+// maxSnippetBytes of what was sent.
+type DeadLetter struct {
+	// Where is the table or topic that the dead letter lies in.
+	Where     string    `json:"where"`
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Offset    int64     `json:"offset"`
+	Reason    string    `json:"reason"`
+	Detail    string    `json:"detail"`
+	Key       string    `json:"key,omitempty"`
+	Snippet   string    `json:"snippet"`
+	At        time.Time `json:"at"`
+}
+
+// Alert is what a person must see: an adoption, a restart, rebuilt state.
+type Alert struct {
+	At    time.Time `json:"at"`
+	Query string    `json:"query"`
+	Text  string    `json:"text"`
+}
