@@ -63,7 +63,7 @@ func repo(t *testing.T) string {
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	out    bytes.Buffer
+	out    lockedBuffer
 	errs   lockedBuffer
 	exited chan struct{}
 	err    error
