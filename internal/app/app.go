@@ -48,6 +48,10 @@ type App struct {
 	progress *progressSink
 	closers  []func() error
 	notify   map[string]*notifier // by table
+	// ingesters are those that Ingester made, for the status page; watch is nil
+	// where there is none.
+	ingesters []ingester
+	watch     *watch
 }
 
 // Open starts what the pipeline needs and builds its queries. Nothing is

@@ -185,7 +185,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	drained := make(chan struct{})
 	g.Go(func() error {
-		err := d.in.Run(gctx)
+		err := d.RunIngester(gctx, d.in)
 		if err != nil || gctx.Err() != nil {
 			return err
 		}

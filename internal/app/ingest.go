@@ -15,7 +15,20 @@ import (
 // Ingester makes the ingestion of that name, or the only one where name is
 // empty.
 func (a *App) Ingester(name string, client *http.Client) (*ingest.Ingester, error) {
-	return NewIngester(a.P, name, a.Kafka, a.opts, client)
+	in, err := NewIngester(a.P, name, a.Kafka, a.opts, client)
+	if err != nil {
+		return nil, err
+	}
+	def, err := pickIngest(a.P, name)
+	if err != nil {
+		return nil, err
+	}
+	made := ingester{def: def, in: in}
+	a.ingesters = append(a.ingesters, made)
+	if a.watch != nil {
+		a.watch.addIngest(made)
+	}
+	return in, nil
 }
 
 // NewIngester makes an ingestion of the pipeline for a broker that is reached.

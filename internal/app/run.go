@@ -38,7 +38,7 @@ func (a *App) RunOnce(ctx context.Context) error {
 		for _, n := range level {
 			n.query.Options.Trigger = engine.Trigger{AvailableNow: true}
 			n.query.Drain = nil
-			g.Go(func() error { return n.query.Run(gctx) })
+			g.Go(func() error { return a.watch.ended(n.query.Name, n.query.Run(gctx)) })
 		}
 		if err := g.Wait(); err != nil {
 			return err
@@ -61,7 +61,7 @@ func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 		n.query.Drain = n.drain
 		g.Go(func() error {
 			defer close(n.done)
-			return n.query.Run(gctx)
+			return a.watch.ended(n.query.Name, n.query.Run(gctx))
 		})
 	}
 	finished := make(chan struct{})

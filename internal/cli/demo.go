@@ -14,11 +14,12 @@ import (
 	"github.com/weirlake/weir/internal/app"
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/pipeline"
 )
 
 func newDemo(g *globals) *cobra.Command {
 	var c app.DemoConfig
-	var listen string
+	var page pageFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "The whole pipeline on a generated stream: no file, no broker, no network",
@@ -31,7 +32,7 @@ embedded Kafka, bronze and silver Iceberg tables.
 Kill it whenever you like (kill -9 too) and run it again on the same folder: it
 goes on, and the counts come out the same.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return g.demo(cmd.Context(), c) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return g.demo(cmd.Context(), c, page) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Data, "data", envOr("WEIR_DATA", "weir-data"), "`folder` of tables, checkpoints and broker")
@@ -40,11 +41,11 @@ goes on, and the counts come out the same.`,
 	f.Uint64Var(&c.Seed, "seed", 1, "`seed` of the stream")
 	f.BoolVar(&c.Once, "once", false, "end when everything is in silver, and print a summary")
 	f.StringVar(&c.Delivery, "delivery", "at-least-once", "ingestion `mode`: at-least-once or exactly-once")
-	f.StringVar(&listen, "listen", "none", "`address` of the status page, or none")
+	page.add(cmd, "", "`address` of the status page, or none (default: "+pipeline.DefaultListen+", or a free port)")
 	return cmd
 }
 
-func (g *globals) demo(ctx context.Context, c app.DemoConfig) error {
+func (g *globals) demo(ctx context.Context, c app.DemoConfig, page pageFlags) error {
 	if c.Once && c.Events == 0 {
 		return failure.New(failure.Config, "demo --once needs an end").WithHint("add --events N")
 	}
@@ -63,6 +64,9 @@ func (g *globals) demo(ctx context.Context, c app.DemoConfig) error {
 		return err
 	}
 	defer d.Close()
+	if err := g.openPage(d.App, page.options(pipeline.Status{Listen: pipeline.DefaultListen})); err != nil {
+		return err
+	}
 	stop := view.show(d)
 	err = d.Run(ctx)
 	stop()

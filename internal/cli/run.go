@@ -16,6 +16,7 @@ import (
 func newRun(g *globals) *cobra.Command {
 	var once, takeOver bool
 	var only []string
+	var page pageFlags
 	cmd := &cobra.Command{
 		Use:   "run FILE",
 		Short: "Run a pipeline: ingestion and every query, until stopped",
@@ -23,7 +24,8 @@ func newRun(g *globals) *cobra.Command {
 commit is finished, one that has not is run again by the next start.
 
 With --once, what is there now is worked off (Spark's availableNow), upstream
-queries first, and the command returns; ingestion is not started.`,
+queries first, and the command returns; ingestion is not started, and the status
+page only where --listen asks for it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := g.load(args[0])
@@ -38,6 +40,11 @@ queries first, and the command returns; ingestion is not started.`,
 				return err
 			}
 			defer a.Close()
+			if !once || page.listen != "" {
+				if err := g.openPage(a, page.options(p.Status)); err != nil {
+					return err
+				}
+			}
 			if once {
 				return a.RunOnce(cmd.Context())
 			}
@@ -48,6 +55,7 @@ queries first, and the command returns; ingestion is not started.`,
 	f.BoolVar(&once, "once", false, "work off what is there and return")
 	f.BoolVar(&takeOver, "take-over", false, "claim the queries although another instance seems alive")
 	f.StringSliceVar(&only, "query", nil, "run only this `query` (repeatable)")
+	page.add(cmd, "", "`address` of the status page, or none (default: status.listen of the file)")
 	return cmd
 }
 
@@ -59,7 +67,7 @@ func runAll(ctx context.Context, a *app.App) error {
 		if err != nil {
 			return err
 		}
-		g.Go(func() error { return in.Run(gctx) })
+		g.Go(func() error { return a.RunIngester(gctx, in) })
 	}
 	g.Go(func() error { return a.Run(gctx, nil) })
 	err := g.Wait()

@@ -1,0 +1,432 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/engine"
+	"github.com/weirlake/weir/internal/ingest"
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/lake/scan"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/pipeline"
+	"github.com/weirlake/weir/internal/status"
+)
+
+// StatusOptions say whether and where the status page is served.
+type StatusOptions struct {
+	// Listen is host:port, or none.
+	Listen string
+	// FreePort takes another port where that one is in use.
+	FreePort bool
+	Token    string
+	PProf    bool
+	Version  string
+}
+
+// watch feeds the status board of an App. It is nil where there is no page: its
+// methods then do nothing.
+type watch struct {
+	a     *App
+	board *status.Board
+
+	mu    sync.Mutex
+	admin *kadm.Client // made by the first question about topics
+}
+
+// ServeStatus opens the status page and begins to feed it. It is called after
+// Open and before Run; Close ends the page. The answer is empty for "none".
+func (a *App) ServeStatus(o StatusOptions) (url string, err error) {
+	if o.Listen == pipeline.ListenNone || o.Listen == "" {
+		return "", nil
+	}
+	w := &watch{a: a}
+	w.board = status.NewBoard(status.Options{
+		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(),
+		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters},
+	})
+	server, err := status.Serve(w.board, status.ServeOptions{
+		Listen: o.Listen, FreePort: o.FreePort, Token: o.Token, PProf: o.PProf, Logger: a.opts.Logger,
+	})
+	if err != nil {
+		w.board.Close()
+		return "", err
+	}
+	a.watch = w
+	for _, in := range a.ingesters {
+		w.addIngest(in)
+	}
+	for _, n := range a.nodes {
+		w.hook(n.query)
+	}
+	a.closers = append(a.closers, func() error {
+		err := server.Close()
+		w.board.Close()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.admin != nil {
+			w.admin.Close()
+		}
+		return err
+	})
+	return server.URL(), nil
+}
+
+// queryInfos describes the queries that were built, upstream first.
+func (w *watch) queryInfos() []status.QueryInfo {
+	var out []status.QueryInfo
+	for _, level := range levels(w.a.nodes) {
+		for _, n := range level {
+			q, err := QueryByName(w.a.P, n.query.Name)
+			if err != nil {
+				continue // every built query is one of the pipeline's
+			}
+			info := status.QueryInfo{
+				Name: q.Name, Level: n.level, Trigger: q.Trigger.ProcessingTime, Watermarked: q.Watermark != nil, Table: mainTable(q),
+			}
+			switch {
+			case q.From.Table != nil:
+				info.SourceKind, info.Source = "table", q.From.Table.Name
+			case q.From.Kafka != nil && q.From.Kafka.TopicPattern != "":
+				info.SourceKind, info.Source = "kafka", q.From.Kafka.TopicPattern
+			case q.From.Kafka != nil:
+				info.SourceKind, info.Source = "kafka", strings.Join(q.From.Kafka.Topics, ", ")
+			}
+			if q.DeadLetter != nil {
+				info.DeadLetterTable = q.DeadLetter.Table
+			}
+			out = append(out, info)
+		}
+	}
+	return out
+}
+
+// mainTable is the table that a query writes.
+func mainTable(q pipeline.Query) string {
+	if q.To.Iceberg == nil {
+		return ""
+	}
+	return q.To.Iceberg.Table
+}
+
+// hook adds the board to whom a query tells of its batches.
+func (w *watch) hook(q *engine.Query) {
+	name, progress, alert := q.Name, q.OnProgress, q.OnAlert
+	q.OnProgress = func(p engine.Progress) {
+		if progress != nil {
+			progress(p)
+		}
+		w.board.Batch(batchOf(&p))
+	}
+	q.OnAlert = func(text string) {
+		if alert != nil {
+			alert(text)
+		}
+		w.board.Alert(name, text)
+	}
+	q.OnIdle = func() { w.board.Idle(name) }
+}
+
+// batchOf is a batch as the board wants it.
+func batchOf(p *engine.Progress) status.Batch {
+	return status.Batch{
+		Query: p.QueryName, QueryID: p.QueryID, BatchID: p.BatchID, Epoch: p.Epoch, StartedAt: p.StartedAt, CommittedAt: p.CommittedAt,
+		InputRows: p.InputRows, OutputRows: p.OutputRows, Filtered: p.RowsFiltered, Late: p.RowsDroppedByWatermark,
+		Duplicate: p.RowsDuplicate, DeadLettered: p.RowsDeadLettered, Watermark: p.Watermark, DurationMs: maps.Clone(p.DurationMs),
+		Freshness: status.Freshness{
+			P50Seconds: float64(p.FreshnessP50Ms) / 1000, P95Seconds: float64(p.FreshnessP95Ms) / 1000, MaxSeconds: float64(p.FreshnessMaxMs) / 1000,
+		},
+		LagOffsets: p.LagOffsets, StateKeys: p.StateRows, StateBytes: p.StateBytes, Position: p.Position,
+	}
+}
+
+// ended tells the board how a query ended, and passes the error on.
+func (w *watch) ended(query string, err error) error {
+	if w != nil {
+		w.board.Ended(query, err)
+	}
+	return err
+}
+
+// ingester is an ingestion with what the pipeline says of it.
+type ingester struct {
+	def pipeline.Ingest
+	in  *ingest.Ingester
+}
+
+// RunIngester runs an ingestion that Ingester made, under the eyes of the
+// status page.
+func (a *App) RunIngester(ctx context.Context, in *ingest.Ingester) error {
+	name := ""
+	for _, i := range a.ingesters {
+		if i.in == in {
+			name = i.def.Name
+		}
+	}
+	if a.watch == nil {
+		return in.Run(ctx)
+	}
+	a.watch.board.IngestStarted(name)
+	err := in.Run(ctx)
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		a.watch.board.IngestEnded(name, nil)
+		return err
+	}
+	a.watch.board.IngestEnded(name, err)
+	return err
+}
+
+func (w *watch) addIngest(i ingester) {
+	w.board.AddIngest(status.IngestInfo{
+		Name: i.def.Name, Source: i.def.SSE.URL, Topic: i.def.Topic, DeadLetterTopic: i.def.DeadLetterTopic, Delivery: i.def.Delivery,
+		Stats: func() status.IngestStats {
+			s := i.in.Stats()
+			return status.IngestStats{
+				Received: s.Received, Published: s.Published, Canaries: s.Canaries, DeadLetters: s.DeadLetters, Dropped: s.Dropped,
+				InFlight: s.InFlight, Transactions: s.Transactions, Saves: s.Saves, Reconnects: s.Reconnects(),
+				Failures: s.Stream.Failures, Bytes: s.Stream.Bytes, LagMillis: s.LagMillis, Violations: s.Violations,
+			}
+		},
+	})
+}
+
+// kafka is the page's own client, made when it is first needed.
+func (w *watch) kafka() (*kadm.Client, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.admin == nil {
+		opts, err := w.a.KafkaOptions()
+		if err != nil {
+			return nil, err
+		}
+		cl, err := kgo.NewClient(opts...)
+		if err != nil {
+			return nil, fmt.Errorf("kafka client: %w", err)
+		}
+		w.admin = kadm.NewClient(cl)
+	}
+	return w.admin, nil
+}
+
+// brokerFacts says how much the topics hold and how far the queries are behind
+// their sources.
+func (w *watch) brokerFacts(ctx context.Context, positions map[string]json.RawMessage) (status.Broker, error) {
+	w.restore(ctx, positions)
+	at := map[string]batch.Position{}
+	topics := map[string]bool{}
+	for name, raw := range positions {
+		var p batch.Position
+		if err := json.Unmarshal(raw, &p); err != nil {
+			return status.Broker{}, fmt.Errorf("position of query %s: %w", name, err)
+		}
+		at[name] = p
+		p.Kafka.Each(func(topic, _ string, _ int32, _ batch.PartitionPosition) { topics[topic] = true })
+	}
+	for _, in := range w.a.P.Ingest {
+		topics[in.Topic] = true
+		topics[in.DeadLetterTopic] = true
+	}
+	delete(topics, "")
+	out := status.Broker{Lag: map[string]int64{}}
+	ends, err := w.topicEnds(ctx, slices.Sorted(maps.Keys(topics)), &out)
+	if err != nil {
+		return out, err
+	}
+	for name, p := range at {
+		lag, known, err := w.lag(ctx, p, ends)
+		if err != nil {
+			return out, fmt.Errorf("lag of query %s: %w", name, err)
+		}
+		if known {
+			out.Lag[name] = lag
+		}
+	}
+	return out, nil
+}
+
+// topicEnds asks the broker for where the topics begin and end.
+func (w *watch) topicEnds(ctx context.Context, topics []string, out *status.Broker) (kadm.ListedOffsets, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	admin, err := w.kafka()
+	if err != nil {
+		return nil, err
+	}
+	starts, err := admin.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("where the topics begin: %w", err)
+	}
+	ends, err := admin.ListCommittedOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("where the topics end: %w", err)
+	}
+	for _, name := range topics {
+		t := status.Topic{Name: name}
+		for p, end := range ends[name] {
+			start, ok := starts.Lookup(name, p)
+			if end.Err != nil || !ok || start.Err != nil {
+				continue
+			}
+			t.Partitions++
+			t.Records += end.Offset - start.Offset
+		}
+		out.Topics = append(out.Topics, t)
+	}
+	return ends, nil
+}
+
+// lag is how many offsets lie between a position and the end of its source.
+func (w *watch) lag(ctx context.Context, p batch.Position, ends kadm.ListedOffsets) (int64, bool, error) {
+	if p.Table != nil {
+		t, err := w.load(ctx, p.Table.Name)
+		if err != nil || t == nil {
+			return 0, false, err
+		}
+		head, err := scan.Offsets(t.CurrentSnapshot())
+		if err != nil || head == nil {
+			return 0, false, err
+		}
+		return p.Offsets(batch.Position{Table: &batch.TablePosition{Upstream: head}}), true, nil
+	}
+	var lag int64
+	known := true
+	p.Kafka.Each(func(topic, _ string, partition int32, at batch.PartitionPosition) {
+		if at.HandedTo != "" {
+			return
+		}
+		end, ok := ends.Lookup(topic, partition)
+		if !ok || end.Err != nil {
+			known = false
+			return
+		}
+		lag += max(end.Offset-at.NextOffset, 0)
+	})
+	return lag, known && p.Kafka != nil, nil
+}
+
+// restore adds the positions of queries that have committed nothing in this
+// run, from the markers in their tables.
+func (w *watch) restore(ctx context.Context, positions map[string]json.RawMessage) {
+	for _, n := range w.a.nodes {
+		name := n.query.Name
+		if _, ok := positions[name]; ok {
+			continue
+		}
+		q, err := QueryByName(w.a.P, name)
+		if err != nil {
+			continue
+		}
+		t, err := w.load(ctx, mainTable(q))
+		if err != nil || t == nil {
+			continue // the lag is unknown, and shown so
+		}
+		markers, err := marker.FromProperties(t.Properties())
+		if err != nil || markers[name] == nil {
+			continue
+		}
+		m := markers[name]
+		raw, err := json.Marshal(m.Position)
+		if err != nil {
+			continue
+		}
+		positions[name] = raw
+		r := status.Restored{QueryID: m.QueryID, Epoch: m.Epoch.Number, BatchID: m.BatchID, Position: raw}
+		if m.BatchID >= 0 {
+			r.CommittedAt = m.BatchTime
+		}
+		if m.Watermark.Micros != marker.MinTime {
+			mark := time.UnixMicro(m.Watermark.Micros).UTC()
+			r.Watermark = &mark
+		}
+		w.board.Restore(name, r)
+	}
+}
+
+// load loads a table, nil where it does not exist (yet).
+func (w *watch) load(ctx context.Context, name string) (*table.Table, error) {
+	if name == "" {
+		return nil, nil
+	}
+	ident, err := lake.ParseName(name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := w.a.Catalog.LoadTable(ctx, ident)
+	if errors.Is(err, lake.ErrNoTable) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("table %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// tableFacts looks at the head of every table of the pipeline.
+func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
+	var out []status.Table
+	seen := map[string]bool{}
+	add := func(name, role string) error {
+		if name == "" || seen[name] {
+			return nil
+		}
+		seen[name] = true
+		t, err := w.load(ctx, name)
+		if err != nil {
+			return err
+		}
+		out = append(out, tableOf(t, name, role))
+		return nil
+	}
+	var errs []error
+	for _, q := range w.a.P.Queries {
+		if q.From.Table != nil && !w.a.writes(q.From.Table.Name) {
+			errs = append(errs, add(q.From.Table.Name, "source"))
+		}
+		errs = append(errs, add(mainTable(q), "main"))
+	}
+	for _, q := range w.a.P.Queries {
+		if q.DeadLetter != nil {
+			errs = append(errs, add(q.DeadLetter.Table, "dead letters"))
+		}
+	}
+	errs = append(errs, add(w.a.P.Ops.ProgressTable, "progress"))
+	return out, errors.Join(errs...)
+}
+
+// tableOf is a table's health from its metadata; no data file is opened.
+func tableOf(t *table.Table, name, role string) status.Table {
+	out := status.Table{Name: name, Role: role, Missing: t == nil}
+	if t == nil {
+		return out
+	}
+	out.Snapshots = len(t.Metadata().Snapshots())
+	if head := t.CurrentSnapshot(); head != nil {
+		for key, into := range map[string]*int64{
+			"total-records": &out.Rows, "total-data-files": &out.DataFiles, "total-delete-files": &out.DeleteFiles, "total-files-size": &out.DataBytes,
+		} {
+			_, _ = fmt.Sscan(lake.SummaryValue(head, key), into)
+		}
+		at := time.UnixMilli(head.TimestampMs).UTC()
+		out.CommittedAt = &at
+	}
+	if path, err := lake.LocalPath(t.MetadataLocation()); err == nil {
+		if fi, err := os.Stat(path); err == nil {
+			out.MetadataBytes = fi.Size()
+		}
+	}
+	return out
+}
