@@ -65,12 +65,25 @@ type lakeStore struct {
 	warehouse string
 	stores    *s3.Stores
 	objects   string
+	// config, if set, is that of another catalog, and table the one in it.
+	config *lake.Config
+	table  table.Identifier
+}
+
+func (l lakeStore) ident() table.Identifier {
+	if l.table != nil {
+		return l.table
+	}
+	return ident
 }
 
 func (l lakeStore) catalog(t *testing.T) *lake.Catalog {
 	t.Helper()
-	c, err := lake.Open(context.Background(), lake.Config{URI: filepath.Join(l.dir, "catalog.db"),
-		Warehouse: cmp.Or(l.warehouse, filepath.Join(l.dir, "warehouse")), Stores: l.stores})
+	cfg := lake.Config{URI: filepath.Join(l.dir, "catalog.db"), Warehouse: cmp.Or(l.warehouse, filepath.Join(l.dir, "warehouse")), Stores: l.stores}
+	if l.config != nil {
+		cfg = *l.config
+	}
+	c, err := lake.Open(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +93,7 @@ func (l lakeStore) catalog(t *testing.T) *lake.Catalog {
 
 func (l lakeStore) load(t *testing.T, c *lake.Catalog) *table.Table {
 	t.Helper()
-	tbl, err := c.LoadTable(context.Background(), ident)
+	tbl, err := c.LoadTable(context.Background(), l.ident())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +120,7 @@ func (l lakeStore) open(t *testing.T, query string) sinktest.Opened {
 		Before: func(context.Context, table.Identifier) error { return take(&before) },
 		After:  func(context.Context, table.Identifier) error { return take(&after) },
 	})
-	s, err := iceberg.New(iceberg.Options{Catalog: c, Table: ident, Query: query, Arrow: arrowSchema,
+	s, err := iceberg.New(iceberg.Options{Catalog: c, Table: l.ident(), Query: query, Arrow: arrowSchema,
 		Schema: tableSchema, Partition: daySpec, Clock: clock.System{}})
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +260,7 @@ func (l lakeStore) harness() sinktest.Harness {
 		ForeignAppend: l.foreignAppend, ForeignRewrite: l.foreignRewrite,
 		RollBack: l.rollBack, ExpireAll: l.expireAll, Age: l.age,
 		Drop: func(t *testing.T) {
-			if err := l.catalog(t).DropTable(context.Background(), ident); err != nil {
+			if err := l.catalog(t).DropTable(context.Background(), l.ident()); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -1,0 +1,37 @@
+package iceberg_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/lake/catalogtest"
+	"github.com/weirlake/weir/internal/sink/sinktest"
+)
+
+func TestConformanceOverPostgres(t *testing.T) {
+	pg := catalogtest.StartPostgres(t)
+	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+		dir := t.TempDir()
+		l := lakeStore{dir: dir, config: &lake.Config{URI: pg.URI(pg.Addr(), pg.NewDatabase()), Warehouse: filepath.Join(dir, "warehouse")}}
+		return l.harness()
+	})
+}
+
+func TestConformanceOverREST(t *testing.T) {
+	const credential = "weir:a-secret"
+	srv := catalogtest.StartREST(t, credential)
+	n := 0
+	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+		n++
+		ns := fmt.Sprintf("bronze%d", n)
+		l := lakeStore{
+			objects: filepath.Join(srv.Warehouse(), ns), table: table.Identifier{ns, "events"},
+			config: &lake.Config{Type: lake.TypeREST, URI: "http://" + srv.Addr(), REST: lake.REST{Credential: credential}},
+		}
+		return l.harness()
+	})
+}
