@@ -17,6 +17,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/objstore/s3"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -48,6 +49,7 @@ type App struct {
 	progress *progressSink
 	closers  []func() error
 	notify   map[string]*notifier // by table
+	stores   *s3.Stores           // how buckets are reached; openStores makes it
 	// ingesters are those that Ingester made, for the status page; watch is nil
 	// where there is none.
 	ingesters []ingester
@@ -59,9 +61,10 @@ type App struct {
 func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err error) {
 	a = &App{P: p, opts: o, notify: map[string]*notifier{}}
 	a.fillOptions()
+	opened := a // a return with an error has set a to nil by then
 	defer func() {
 		if err != nil {
-			_ = a.Close()
+			_ = opened.Close()
 		}
 	}()
 	if err := a.openKafka(ctx); err != nil {
@@ -73,7 +76,10 @@ func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err err
 	if err := a.openProgress(ctx); err != nil {
 		return nil, err
 	}
-	return a, a.buildQueries()
+	if err := a.buildQueries(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.probeCheckpoints(ctx)
 }
 
 func (a *App) fillOptions() {
@@ -155,8 +161,11 @@ func (a *App) openKafka(ctx context.Context) error {
 func (a *App) KafkaOptions() ([]kgo.Opt, error) { return broker.ClientOptions(a.Kafka) }
 
 func (a *App) openCatalog(ctx context.Context) error {
+	if err := a.openStores(); err != nil {
+		return err
+	}
 	c, err := lake.Open(ctx, lake.Config{
-		Type: a.P.Catalog.Type, Name: a.P.Catalog.Name, URI: a.P.Catalog.SQLitePath(), Warehouse: a.P.Warehouse,
+		Type: a.P.Catalog.Type, Name: a.P.Catalog.Name, URI: a.P.Catalog.SQLitePath(), Warehouse: a.P.Warehouse, Stores: a.stores,
 	})
 	if err != nil {
 		return err
@@ -173,9 +182,11 @@ func instanceID(checkpointDir, query string) string {
 	if err != nil {
 		host = "unknown-host"
 	}
-	abs, err := filepath.Abs(checkpointDir)
-	if err != nil {
-		abs = checkpointDir
+	abs := checkpointDir
+	if !pipeline.OnS3(abs) {
+		if p, err := filepath.Abs(abs); err == nil {
+			abs = p
+		}
 	}
 	return host + "-" + marker.Hash([]byte(host + "\x00" + abs + "\x00" + query))[:12]
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
-	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
 	sinkiceberg "github.com/weirlake/weir/internal/sink/iceberg"
@@ -26,7 +24,7 @@ import (
 )
 
 // buildQueries makes every query of the pipeline and puts it at its level.
-func (a *App) buildQueries() error {
+func (a *App) buildQueries(ctx context.Context) error {
 	level := map[string]int{} // by table written
 	left := slices.Clone(a.P.Queries)
 	for len(left) > 0 {
@@ -45,7 +43,7 @@ func (a *App) buildQueries() error {
 			if a.opts.Queries != nil && !slices.Contains(a.opts.Queries, q.Name) {
 				continue
 			}
-			built, err := a.buildQuery(q)
+			built, err := a.buildQuery(ctx, q)
 			if err != nil {
 				return err
 			}
@@ -64,15 +62,15 @@ func (a *App) writes(table string) bool {
 	return slices.ContainsFunc(a.P.Queries, func(q pipeline.Query) bool { return q.To.Iceberg.Table == table })
 }
 
-// CheckpointDir is the folder of a query's checkpoint.
+// CheckpointDir is the location of a query's checkpoint.
 func CheckpointDir(p *pipeline.Pipeline, q pipeline.Query) string {
 	if q.CheckpointLocation != "" {
 		return q.CheckpointLocation
 	}
-	return filepath.Join(p.CheckpointLocation, q.Name)
+	return pipeline.JoinLocation(p.CheckpointLocation, q.Name)
 }
 
-func (a *App) buildQuery(q pipeline.Query) (*engine.Query, error) {
+func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, error) {
 	transform, err := Transform(q)
 	if err != nil {
 		return nil, err
@@ -87,7 +85,7 @@ func (a *App) buildQuery(q pipeline.Query) (*engine.Query, error) {
 		return nil, err
 	}
 	dir := CheckpointDir(a.P, q)
-	store, err := objstore.OpenLocal(dir, objstore.LocalOptions{})
+	store, err := a.openCheckpoint(ctx, dir)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: checkpoint: %w", q.Name, err)
 	}
@@ -97,7 +95,7 @@ func (a *App) buildQuery(q pipeline.Query) (*engine.Query, error) {
 	opts.InstanceID = instanceID(dir, q.Name)
 	out := &engine.Query{
 		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,
-		Checkpoint: store, LockDir: dir, Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
+		Checkpoint: store, LockDir: lockDir(dir), Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
 	}
 	if a.progress != nil {
 		out.Progress = a.progress

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -16,7 +13,6 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
-	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/sink"
 )
@@ -123,29 +119,13 @@ func ResetCheckpoint(ctx context.Context, p *pipeline.Pipeline, name string, o O
 	return settle(ctx, p, q, checkpoint.Restart, o)
 }
 
-// settle moves the folder aside and claims the query under the policy.
+// settle moves the checkpoint aside and claims the query under the policy.
 func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy checkpoint.OnLostCheckpoint, o Options) (string, error) {
-	dir := CheckpointDir(p, q)
-	lock, err := checkpoint.Acquire(dir, instanceID(dir, q.Name), o.TakeOver)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	aside := ""
-	if _, err := os.Stat(dir); err == nil {
-		aside = dir + ".aside-" + clock.Nonce()
-		if err := os.Rename(dir, aside); err != nil {
-			return "", failure.Wrap(failure.Checkpoint, err, "put the checkpoint folder %s aside", dir)
-		}
-		if policy == checkpoint.Adopt {
-			// The markers name state files by path and checksum: what is sound of
-			// them need not be rebuilt from the table.
-			if err := keepState(aside, dir); err != nil {
-				return aside, err
-			}
-		}
-	}
-	if lock != nil {
-		_ = lock.Release()
+	before := &App{P: p, opts: o}
+	before.fillOptions()
+	aside, err := before.putAside(ctx, q, policy == checkpoint.Adopt)
+	if err != nil {
+		return aside, err
 	}
 	o.Queries = []string{q.Name}
 	a, err := Open(ctx, p, o)
@@ -160,22 +140,6 @@ func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy 
 		}
 	}
 	return aside, nil
-}
-
-// keepState moves the operators' state from the folder that was put aside into
-// the new one.
-func keepState(aside, dir string) error {
-	const name = "state"
-	if _, err := os.Stat(filepath.Join(aside, name)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := objstore.MakeDir(dir); err != nil {
-		return failure.Wrap(failure.Checkpoint, err, "make the checkpoint folder %s", dir)
-	}
-	if err := os.Rename(filepath.Join(aside, name), filepath.Join(dir, name)); err != nil {
-		return failure.Wrap(failure.Checkpoint, err, "keep the state of the checkpoint in %s", aside)
-	}
-	return nil
 }
 
 // acceptSnapshot makes the marker in each of the query's tables that of the

@@ -9,7 +9,6 @@ import (
 	"github.com/weirlake/weir/internal/checkpoint"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
-	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -114,7 +113,7 @@ func (a *App) markerOf(ctx context.Context, q pipeline.Query, s *QueryStatus) (*
 
 // checkpointFacts gathers what the query's checkpoint folder says.
 func (a *App) checkpointFacts(ctx context.Context, q pipeline.Query) (checkpoint.Facts, error) {
-	store, err := objstore.OpenLocal(CheckpointDir(a.P, q), objstore.LocalOptions{Clock: a.opts.Clock})
+	store, err := a.openCheckpoint(ctx, CheckpointDir(a.P, q))
 	if err != nil {
 		return checkpoint.Facts{}, err
 	}

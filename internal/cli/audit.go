@@ -91,7 +91,7 @@ func (f auditFlags) config() (audit.Config, error) {
 		return audit.Config{}, failure.New(failure.Config, "audit --table needs --topic and --kafka")
 	}
 	cfg := audit.Config{
-		Brokers: strings.Split(f.kafka, ","), Catalog: audit.PathCatalog{},
+		Brokers: strings.Split(f.kafka, ","), Catalog: audit.PathCatalog{}, Store: audit.NewStores(),
 		Tables: []audit.TableConfig{{Name: f.table, Topic: f.topic,
 			Columns: audit.Columns{Topic: f.topicCol, Partition: f.partitionColumn, Offset: f.offsetColumn}}},
 	}
@@ -125,6 +125,7 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 	cfg := audit.Config{
 		Catalog: audit.SQLiteCatalog{Path: p.Catalog.SQLitePath(), Name: p.Catalog.Name},
 		Brokers: kafka.BootstrapServers, KafkaOptions: opts, ProgressTable: p.Ops.ProgressTable,
+		Store: auditStores(p),
 	}
 	for _, q := range p.Queries {
 		t := audit.TableConfig{Name: q.To.Iceberg.Table}
