@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
 	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
+	"sink/foreachbatch": {"sink", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	"sink/progress":     {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
 	"sink/sinktest":     {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.

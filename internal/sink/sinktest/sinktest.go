@@ -51,6 +51,11 @@ type Harness struct {
 	Drop func(t *testing.T)
 	// Age makes all staged files of the store this much older.
 	Age func(t *testing.T, by time.Duration)
+	// InMemory is set where staged rows live in the process that staged them, so
+	// that no other can commit them.
+	InMemory bool
+	// Alone is set where every query has the sink to itself and sees no other.
+	Alone bool
 }
 
 // Opened is a sink with handles for faults.

@@ -1,0 +1,240 @@
+package foreachbatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/fault"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/sink"
+)
+
+// movesMax bounds how often the record is read again because it had moved on.
+const movesMax = 16
+
+// Commit implements sink.Sink: it hands the batch over, unless the record says
+// that it is done.
+func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (sink.Committed, error) {
+	if err := s.checkArguments(p, prev, m); err != nil {
+		return sink.Committed{}, err
+	}
+	records, ok := staged.Handle.([]arrow.RecordBatch)
+	if !ok && staged.Rows > 0 {
+		return sink.Committed{}, fmt.Errorf("%w: the rows were in the memory of another process", sink.ErrStale)
+	}
+	fault.Reach(s.opts.Query, fault.CommitBefore)
+	c := &committing{s: s, permit: p, prev: prev, m: m, records: records, rows: staged.Rows}
+	return c.run(ctx)
+}
+
+// checkArguments refuses what a correct engine never asks for.
+func (s *Sink) checkArguments(p sink.Permit, prev, m *marker.Marker) error {
+	switch {
+	case !p.IssuedBy(s):
+		return fmt.Errorf("sink %s: commit without a permit of this sink", s.Name())
+	case m.Epoch != p.Epoch():
+		return fmt.Errorf("sink %s: the marker has epoch %s, the permit %s", s.Name(), m.Epoch, p.Epoch())
+	case m.QueryName != s.opts.Query || prev == nil || prev.QueryID != m.QueryID:
+		return fmt.Errorf("sink %s: the markers are of different queries", s.Name())
+	case m.BatchID != prev.BatchID+1:
+		return failure.New(failure.Checkpoint, "sink %s: batch %d cannot follow batch %d", s.Name(), m.BatchID, prev.BatchID)
+	case m.Claim || m.Attempt == "" || m.PlanHash == "":
+		return fmt.Errorf("sink %s: the marker of batch %d is not that of a planned batch", s.Name(), m.BatchID)
+	}
+	return nil
+}
+
+// committing is one Commit under way.
+type committing struct {
+	s         *Sink
+	permit    sink.Permit
+	prev, m   *marker.Marker
+	records   []arrow.RecordBatch
+	rows      int64
+	delivered bool
+	conflicts int
+}
+
+func (c *committing) run(ctx context.Context) (sink.Committed, error) {
+	for ; c.conflicts < movesMax; c.conflicts++ {
+		head, err := c.s.record.head(ctx)
+		if err != nil {
+			return sink.Committed{}, err
+		}
+		found, err := c.judge(head)
+		if err != nil {
+			return sink.Committed{}, err
+		}
+		if found != nil {
+			return sink.Committed{Marker: found, SnapshotID: head.Seq, Found: true, Conflicts: c.conflicts}, nil
+		}
+		out, err := c.handOver(ctx, head)
+		if !errors.Is(err, errMoved) {
+			return out, err
+		}
+	}
+	return sink.Committed{}, failure.New(failure.Fenced, "query %s, batch %d: the record in %s was written to by others %d times",
+		c.m.QueryName, c.m.BatchID, c.s.record.store.Location(), movesMax).WithHint("another instance runs the query; stop one of them")
+}
+
+// judge compares the record with what batch m may follow.
+func (c *committing) judge(head *entry) (found *marker.Marker, err error) {
+	if head == nil {
+		return nil, failure.New(failure.Checkpoint, "query %s: the record of its deliveries in %s has vanished while it was running", c.m.QueryName, c.s.record.store.Location()).
+			WithHint("start again: the checkpoint knows which batch is next")
+	}
+	cur, epoch := head.Marker, c.permit.Epoch()
+	switch {
+	case cur.QueryID != c.m.QueryID:
+		return nil, c.fenced(cur, "another lineage (query id "+cur.QueryID+")")
+	case cur.Epoch.Newer(epoch) || (cur.Epoch.Number == epoch.Number && cur.Epoch != epoch):
+		return nil, c.fenced(cur, "a newer start")
+	case cur.BatchID == c.m.BatchID && cur.PlanHash == c.m.PlanHash && head.Kind == kindDone:
+		out := *cur
+		return &out, nil
+	case cur.BatchID >= c.m.BatchID:
+		return nil, c.fenced(cur, fmt.Sprintf("another run was done with batch %d", cur.BatchID))
+	case cur.BatchID != c.prev.BatchID || !c.prev.Position.SameOffsets(cur.Position):
+		return nil, failure.New(failure.Checkpoint, "query %s: the record of its deliveries stands at batch %d (%s), batch %d begins at %s",
+			c.m.QueryName, cur.BatchID, cur.Position, c.m.BatchID, c.prev.Position)
+	}
+	return nil, nil
+}
+
+func (c *committing) fenced(cur *marker.Marker, why string) error {
+	return failure.New(failure.Fenced, "sink %s: batch %d of query %s is fenced by %s (epoch %s, instance %s)",
+		c.s.Name(), c.m.BatchID, c.m.QueryName, why, cur.Epoch, cur.Instance).
+		WithHint("another instance runs the query; stop one of them")
+}
+
+// handOver calls the function between two entries of the record. errMoved: the
+// record is to be read again.
+func (c *committing) handOver(ctx context.Context, head *entry) (sink.Committed, error) {
+	base := head.Seq
+	// An earlier run may have died between done and commits/N.
+	known := same(head.Done, c.m)
+	if c.rows > 0 && !c.delivered && !known {
+		again := same(head.Begun, c.m)
+		begun := *c.m
+		begun.BaseSequence = base
+		e := newEntry(kindBegun, head.Marker)
+		e.Begun = &begun
+		if _, err := c.s.write(ctx, base, e); err != nil {
+			return sink.Committed{}, c.unwritten(err)
+		}
+		base++
+		fault.Reach(c.s.opts.Query, fault.CommitMetadata)
+		if err := c.deliver(ctx, again); err != nil {
+			return sink.Committed{}, err
+		}
+		c.delivered = true
+	}
+	if !known {
+		fault.Reach(c.s.opts.Query, fault.CommitSwapped)
+	}
+	done := *c.m
+	done.BaseSequence = base
+	found, err := c.s.write(ctx, base, newEntry(kindDone, &done))
+	if err != nil {
+		return sink.Committed{}, c.unwritten(err)
+	}
+	return sink.Committed{Marker: &done, SnapshotID: base + 1, Found: known || found, Conflicts: c.conflicts}, nil
+}
+
+func (c *committing) unwritten(err error) error {
+	if errors.Is(err, errMoved) {
+		return err
+	}
+	return fmt.Errorf("write down the delivery of batch %d: %w", c.m.BatchID, err)
+}
+
+// deliver calls the function until it is done, fails for good, or is out of
+// tries.
+func (c *committing) deliver(ctx context.Context, redelivered bool) error {
+	limits := c.s.opts.Limits
+	attempt := c.m.Attempt
+	for try := 1; ; try++ {
+		rows, err := c.call(ctx, Delivery{
+			QueryID: c.m.QueryID, QueryName: c.m.QueryName, BatchID: c.m.BatchID, Epoch: c.m.Epoch, Attempt: attempt, Try: try,
+			Redelivered: redelivered || try > 1, Start: c.prev.Position.Clone(), Position: c.m.Position.Clone(), BatchTime: c.m.BatchTime,
+			Records: c.records, Rows: c.rows,
+		})
+		switch {
+		case err == nil && rows == c.rows:
+			return nil
+		case err == nil:
+			return failure.New(failure.Mismatch, "query %s, batch %d: the handler reports %d rows, the batch has %d; the batch is not done", c.m.QueryName, c.m.BatchID, rows, c.rows).
+				WithHint("a handler returns how many rows of the batch it has dealt with; an error that it swallows shows here. The same batch comes again with the next start")
+		case !IsTransient(err) || try >= limits.Tries:
+			return c.failed(err, try)
+		}
+		if err := c.wait(ctx, try, err); err != nil {
+			return err
+		}
+		attempt = clock.Nonce()
+	}
+}
+
+func (c *committing) failed(err error, try int) error {
+	what := "the handler failed"
+	if try > 1 {
+		what = fmt.Sprintf("the handler failed %d times, each time with a transient error or for good at last", try)
+	}
+	return failure.Wrap(failure.ClassOf(err), err, "query %s, batch %d: %s; the same batch comes again with the next start", c.m.QueryName, c.m.BatchID, what)
+}
+
+// wait pauses between two tries; a stop ends it, and the batch is left for the
+// next start.
+func (c *committing) wait(ctx context.Context, try int, cause error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if c.s.opts.Stopping != nil {
+		go func() {
+			select {
+			case <-c.s.opts.Stopping:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	if err := c.s.opts.Clock.Sleep(ctx, c.s.pause(try)); err != nil {
+		return fmt.Errorf("query %s, batch %d: not tried again, because of a stop or the deadline (%w); the handler's error was: %w", c.m.QueryName, c.m.BatchID, err, cause)
+	}
+	return nil
+}
+
+// call calls the function once; a panic is an error.
+func (c *committing) call(ctx context.Context, d Delivery) (rows int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			rows, err = 0, failure.New(failure.Runtime, "the handler panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return c.s.opts.Handler(ctx, d)
+}
+
+// transient marks an error that is expected to pass by itself.
+type transient struct{ error }
+
+// Unwrap gives the marked error.
+func (t transient) Unwrap() error { return t.error }
+
+// Transient marks an error for another try.
+func Transient(err error) error {
+	if err == nil {
+		return nil
+	}
+	return transient{err}
+}
+
+// IsTransient reports whether an error is marked.
+func IsTransient(err error) bool {
+	var t transient
+	return errors.As(err, &t)
+}
