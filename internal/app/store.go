@@ -114,7 +114,7 @@ func lockDir(location string) string {
 func (a *App) putAside(ctx context.Context, q pipeline.Query, keep bool) (aside string, err error) {
 	location := CheckpointDir(a.P, q)
 	if dir := lockDir(location); dir != "" {
-		lock, err := checkpoint.Acquire(dir, instanceID(location, q.Name), false)
+		lock, err := checkpoint.Acquire(dir, instanceID(location, q.Name), a.opts.TakeOver)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
