@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -35,6 +36,7 @@ type Env struct {
 	topics   []string
 	catalog  audit.SQLiteCatalog
 	children []*process
+	starts   atomic.Int64 // of processes, so far
 
 	cleanup []func()
 	// remarks go into the result as they are.
@@ -123,6 +125,7 @@ func (e *Env) start(name string, env []string, args ...string) (*process, error)
 		return nil, err
 	}
 	e.children = append(e.children, p)
+	e.starts.Add(1)
 	e.mark("start", "process", 0, name)
 	return p, nil
 }
@@ -182,10 +185,18 @@ func (e *Env) recover(ctx context.Context, grown probe) (settle func(), err erro
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
+	dead := e.starts.Load()
 	go func() {
 		defer close(done)
 		for e.o.Clock.Sleep(ctx, pollEvery) == nil {
-			if n, err := grown(ctx); err == nil && n > before {
+			alive := e.starts.Load() > dead
+			n, err := grown(ctx)
+			switch {
+			case err != nil:
+			case !alive:
+				// The dead process's last transaction may become visible only now.
+				before = n
+			case n > before:
 				e.mu.Lock()
 				e.recovery = append(e.recovery, e.o.Clock.Now().Sub(at).Seconds())
 				e.mu.Unlock()
