@@ -164,9 +164,9 @@ func (a *App) openCatalog(ctx context.Context) error {
 	if err := a.openStores(); err != nil {
 		return err
 	}
-	c, err := lake.Open(ctx, lake.Config{
-		Type: a.P.Catalog.Type, Name: a.P.Catalog.Name, URI: a.P.Catalog.SQLitePath(), Warehouse: a.P.Warehouse, Stores: a.stores,
-	})
+	cfg := CatalogConfig(a.P, a.opts.Logger)
+	cfg.Stores = a.stores
+	c, err := lake.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -50,6 +51,11 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 	file, err := sqlitePath(cfg.URI)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.ReadOnly {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			return nil, failure.New(failure.Config, "there is no catalog %s yet", file).WithHint("run the pipeline first, or correct catalog.uri")
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return nil, failure.Wrap(failure.Unreachable, err, "make the folder of the catalog %s", file)
