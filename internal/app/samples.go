@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirlake/weir/internal/ingest"
+	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/status"
 )
 
@@ -37,8 +38,8 @@ func (w *watch) deadLetters(ctx context.Context, most int) ([]status.DeadLetter,
 	var out []status.DeadLetter
 	var errs []error
 	for _, q := range w.a.P.Queries {
-		if q.DeadLetter == nil {
-			continue
+		if q.DeadLetter == nil || q.DeadLetter.Format == pipeline.FormatDelta {
+			continue // samples are read from Iceberg tables
 		}
 		got, err := w.tableSamples(ctx, q.DeadLetter.Table, most)
 		errs, out = append(errs, err), append(out, got...)
@@ -220,11 +221,11 @@ func (w *watch) topicSamples(ctx context.Context, topic string, most int64) ([]s
 	}
 	starts, err := admin.ListStartOffsets(ctx, topic)
 	if err != nil {
-		return nil, fmt.Errorf("dead letters of topic %s: %w", topic, err)
+		return nil, w.noAnswer(err, "where topic "+topic+" begins")
 	}
 	ends, err := admin.ListCommittedOffsets(ctx, topic)
 	if err != nil {
-		return nil, fmt.Errorf("dead letters of topic %s: %w", topic, err)
+		return nil, w.noAnswer(err, "where topic "+topic+" ends")
 	}
 	from := map[int32]kgo.Offset{}
 	open := map[int32]int64{} // last offset wanted

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/ingest"
 	"github.com/weirlake/weir/internal/lake"
@@ -95,7 +96,7 @@ func (w *watch) queryInfos() []status.QueryInfo {
 				continue // every built query is one of the pipeline's
 			}
 			info := status.QueryInfo{
-				Name: q.Name, Level: n.level, Trigger: q.Trigger.ProcessingTime, Watermarked: q.Watermark != nil, Table: mainTable(q),
+				Name: q.Name, Level: n.level, Trigger: q.Trigger.ProcessingTime, Watermarked: q.Watermark != nil, Table: q.To.Table(),
 			}
 			switch {
 			case q.From.Table != nil:
@@ -112,14 +113,6 @@ func (w *watch) queryInfos() []status.QueryInfo {
 		}
 	}
 	return out
-}
-
-// mainTable is the table that a query writes.
-func mainTable(q pipeline.Query) string {
-	if q.To.Iceberg == nil {
-		return ""
-	}
-	return q.To.Iceberg.Table
 }
 
 // hook adds the board to whom a query tells of its batches.
@@ -268,11 +261,11 @@ func (w *watch) topicEnds(ctx context.Context, topics []string, out *status.Brok
 	}
 	starts, err := admin.ListStartOffsets(ctx, topics...)
 	if err != nil {
-		return nil, fmt.Errorf("where the topics begin: %w", err)
+		return nil, w.noAnswer(err, "where the topics begin")
 	}
 	ends, err := admin.ListCommittedOffsets(ctx, topics...)
 	if err != nil {
-		return nil, fmt.Errorf("where the topics end: %w", err)
+		return nil, w.noAnswer(err, "where the topics end")
 	}
 	for _, name := range topics {
 		t := status.Topic{Name: name}
@@ -287,6 +280,14 @@ func (w *watch) topicEnds(ctx context.Context, topics []string, out *status.Brok
 		out.Topics = append(out.Topics, t)
 	}
 	return ends, nil
+}
+
+// noAnswer says who was asked for what.
+func (w *watch) noAnswer(err error, what string) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("Kafka at %v does not say %s", w.a.Kafka.BootstrapServers, what)
+	}
+	return fmt.Errorf("ask Kafka at %v %s: %w", w.a.Kafka.BootstrapServers, what, err)
 }
 
 // lag is how many offsets lie between a position and the end of its source.
@@ -330,15 +331,10 @@ func (w *watch) restore(ctx context.Context, positions map[string]json.RawMessag
 		if err != nil {
 			continue
 		}
-		t, err := w.load(ctx, mainTable(q))
-		if err != nil || t == nil {
+		m, err := w.a.markerOf(ctx, q, &QueryStatus{})
+		if err != nil || m == nil {
 			continue // the lag is unknown, and shown so
 		}
-		markers, err := marker.FromProperties(t.Properties())
-		if err != nil || markers[name] == nil {
-			continue
-		}
-		m := markers[name]
 		raw, err := json.Marshal(m.Position)
 		if err != nil {
 			continue
@@ -379,11 +375,16 @@ func (w *watch) load(ctx context.Context, name string) (*table.Table, error) {
 func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 	var out []status.Table
 	seen := map[string]bool{}
-	add := func(name, role string) error {
+	add := func(name, role, delta string) error {
 		if name == "" || seen[name] {
 			return nil
 		}
 		seen[name] = true
+		if delta != "" {
+			t, err := w.deltaTable(ctx, name, role, delta)
+			out = append(out, t)
+			return err
+		}
 		t, err := w.load(ctx, name)
 		if err != nil {
 			return err
@@ -394,17 +395,52 @@ func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 	var errs []error
 	for _, q := range w.a.P.Queries {
 		if q.From.Table != nil && !w.a.writes(q.From.Table.Name) {
-			errs = append(errs, add(q.From.Table.Name, "source"))
+			errs = append(errs, add(q.From.Table.Name, "source", ""))
 		}
-		errs = append(errs, add(mainTable(q), "main"))
+		errs = append(errs, add(q.To.Table(), "main", MainLocation(w.a.P, q)))
 	}
 	for _, q := range w.a.P.Queries {
 		if q.DeadLetter != nil {
-			errs = append(errs, add(q.DeadLetter.Table, "dead letters"))
+			errs = append(errs, add(q.DeadLetter.Table, "dead letters", DeadLetterLocation(w.a.P, q)))
 		}
 	}
-	errs = append(errs, add(w.a.P.Ops.ProgressTable, "progress"))
+	errs = append(errs, add(w.a.P.Ops.ProgressTable, "progress", ""))
 	return out, errors.Join(errs...)
+}
+
+// deltaTable is a Delta table's health from its log.
+func (w *watch) deltaTable(ctx context.Context, name, role, location string) (status.Table, error) {
+	out := status.Table{Name: name, Role: role}
+	store, err := w.a.deltaStorage(ctx, location)
+	if err != nil {
+		return out, err
+	}
+	t := delta.Open(store, delta.Options{Clock: w.a.opts.Clock})
+	s, err := t.Snapshot(ctx)
+	if errors.Is(err, delta.ErrNoTable) {
+		out.Missing = true
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("table %s: %w", name, err)
+	}
+	out.Snapshots = int(s.Version) + 1
+	for _, f := range s.Files() {
+		out.Rows += f.Rows()
+		out.DataBytes += f.Size
+		out.DataFiles++
+	}
+	actions, err := t.CommitAt(ctx, s.Version)
+	for _, a := range actions {
+		if a.CommitInfo != nil {
+			at := time.UnixMilli(a.CommitInfo.Timestamp).UTC()
+			out.CommittedAt = &at
+		}
+	}
+	if err != nil && !errors.Is(err, delta.ErrNoVersion) {
+		return out, fmt.Errorf("table %s: %w", name, err)
+	}
+	return out, nil
 }
 
 // tableOf is a table's health from its metadata; no data file is opened.

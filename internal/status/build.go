@@ -16,6 +16,9 @@ const (
 	all                  // tables and samples too
 )
 
+// lagOld is the age from which a lag that cannot be looked up again is unknown.
+const lagOld = 10 * time.Second
+
 // ingestSamplesKept bounds the samples that rates are computed from.
 const (
 	ingestSamplesKept = 8
@@ -128,6 +131,10 @@ func (q *query) model(now time.Time, broker answer[Broker]) Query {
 	// What was looked up after the last batch knows better than that batch.
 	if lag, ok := broker.value.Lag[i.Name]; ok && (out.Last == nil || !broker.got.Before(out.Last.CommittedAt)) {
 		out.LagOffsets = &lag
+	}
+	// A broker that does not answer makes both of them old.
+	if !broker.failing.IsZero() && now.Sub(broker.got) > lagOld && now.Sub(q.moved) > lagOld {
+		out.LagOffsets = nil
 	}
 	if q.state == Running && out.LagOffsets != nil && *out.LagOffsets > 0 && !q.moved.IsZero() {
 		out.StalledSeconds = max(now.Sub(q.moved).Seconds(), 0)

@@ -49,7 +49,7 @@ func size(n int64) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + []string{"KiB", "MiB", "GiB", "TiB", "PiB"}[i]
 }
 
-// ago is a length of time in one or two units: 12 s, 3 min, 2 h 5 min, 4 d 3 h.
+// ago is a length of time in one or two units: 90 s, 3 min 5 s, 2 h 5 min, 4 d 3 h.
 func ago(d time.Duration) string {
 	s := int64(d.Round(time.Second).Seconds())
 	pair := func(big int64, bigUnit string, small int64, smallUnit string) string {
@@ -59,7 +59,7 @@ func ago(d time.Duration) string {
 		return fmt.Sprintf("%d %s %d %s", big, bigUnit, small, smallUnit)
 	}
 	switch {
-	case s < 60:
+	case s < 120:
 		return strconv.FormatInt(max(s, 0), 10) + " s"
 	case s < 600:
 		return pair(s/60, "min", s%60, "s")

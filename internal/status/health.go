@@ -58,7 +58,7 @@ func judge(queries []Query, ingests []Ingest, failing time.Duration, why error) 
 		}
 	}
 	if why != nil && failing > unreachableGrace {
-		bad(Reason{Code: CodeUnreachable, Text: fmt.Sprintf("the lag is unknown for %s: %v", ago(failing), why)})
+		bad(Reason{Code: CodeUnreachable, Text: fmt.Sprintf("the lag has been unknown for %s: %v", ago(failing), why)})
 	}
 	return h
 }

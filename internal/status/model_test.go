@@ -72,6 +72,20 @@ func TestAQueryThatIsIdleIsNotStalled(t *testing.T) {
 	}
 }
 
+func TestALagThatCannotBeLookedUpIsUnknownAndNotOld(t *testing.T) {
+	b, clk := newTestBoard(t, Facts{})
+	clk.move(time.Second)
+	commit(b, clk, "bronze", 0, 10)
+	b.broker.failing, b.broker.err = clk.Now(), errBroker
+	if q := b.model(t.Context(), nothing).Queries[0]; q.LagOffsets == nil {
+		t.Error("the lag of a batch that has just ended is unknown")
+	}
+	clk.move(lagOld + time.Second)
+	if q := b.model(t.Context(), nothing).Queries[0]; q.LagOffsets != nil {
+		t.Errorf("the lag is said to be %d", *q.LagOffsets)
+	}
+}
+
 func TestTheModelAddsUpWhatTheBatchesSay(t *testing.T) {
 	b, clk := newTestBoard(t, Facts{})
 	for id := range int64(20) {
@@ -336,7 +350,7 @@ func TestProbesGiveTheirReasons(t *testing.T) {
 func TestNumbersReadWell(t *testing.T) {
 	for got, want := range map[string]string{
 		count(1234567): "1,234,567", count(-1000): "-1,000", count(999): "999", rate(0.25): "0.2/s", rate(1234): "1,234/s", rate(math.NaN()): "0/s",
-		size(1023): "1023 B", size(1536): "1.5 KiB", size(5 << 40): "5.0 TiB", ago(59 * time.Second): "59 s", ago(95 * time.Second): "1 min 35 s",
+		size(1023): "1023 B", size(1536): "1.5 KiB", size(5 << 40): "5.0 TiB", ago(59 * time.Second): "59 s", ago(95 * time.Second): "95 s", ago(125 * time.Second): "2 min 5 s",
 		ago(2 * time.Hour): "2 h", ago(50 * time.Hour): "2 d 2 h", span(0.0421): "42 ms", span(1.25): "1.2 s", span(-2): "-2.0 s",
 	} {
 		if got != want {

@@ -42,6 +42,8 @@ type view struct {
 	Charts  []chart
 	// Tone is ok, wait or bad.
 	Tone string
+	// Unknown is what could not be looked up, but for what the reasons say.
+	Unknown []string
 }
 
 // tile is one figure of the top row.
@@ -79,6 +81,11 @@ func newView(b *Board, ctx context.Context) *view {
 	batches, _ := b.Batches("", recentBatches)
 	v := &view{M: m, Batches: batches, Advice: adviceList, Charts: charts, Flow: flow(&m), Tone: tone(m.Health)}
 	v.Tiles = v.tiles()
+	for _, e := range m.Errors {
+		if !slices.ContainsFunc(m.Health.Reasons, func(r Reason) bool { return strings.Contains(r.Text, e) }) {
+			v.Unknown = append(v.Unknown, e)
+		}
+	}
 	return v
 }
 

@@ -137,6 +137,7 @@ const charts = [...document.querySelectorAll('.chart')].map((figure) => {
   plot.replaceChildren(c.tip);
   plot.tabIndex = 0;
   plot.setAttribute('role', 'img');
+  plot.setAttribute('aria-label', figure.dataset.title);
   const point = (time, aloud) => {
     c.at = time;
     drawChart(c);
