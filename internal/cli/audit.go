@@ -122,8 +122,12 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 	if err != nil {
 		return audit.Config{}, err
 	}
+	catalog, err := auditCatalog(p.Catalog)
+	if err != nil {
+		return audit.Config{}, err
+	}
 	cfg := audit.Config{
-		Catalog: audit.SQLiteCatalog{Path: p.Catalog.SQLitePath(), Name: p.Catalog.Name},
+		Catalog: catalog,
 		Brokers: kafka.BootstrapServers, KafkaOptions: opts, ProgressTable: p.Ops.ProgressTable,
 		Store: auditStores(p),
 	}
@@ -148,4 +152,23 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		return audit.Config{}, failure.New(failure.Config, "%s has no queries, so no tables", filepath.Base(p.File))
 	}
 	return cfg, nil
+}
+
+// auditCatalog is the catalog as the audit asks it, by itself.
+func auditCatalog(c pipeline.Catalog) (audit.Locator, error) {
+	switch {
+	case c.IsSQLite():
+		return audit.SQLiteCatalog{Path: c.SQLitePath(), Name: c.Name}, nil
+	case c.Type != pipeline.CatalogREST:
+		return audit.PostgresCatalog{URI: c.URI.Reveal(), Name: c.Name}, nil
+	case c.SigV4 != nil:
+		return nil, failure.New(failure.Config, "the audit does not sign requests to a REST catalog yet").
+			WithHint("audit the tables by their paths: weir audit --table LOCATION --topic TOPIC --kafka BROKERS")
+	}
+	headers := map[string]string{}
+	for k, v := range c.Headers {
+		headers[k] = v.Reveal()
+	}
+	return audit.RESTCatalog{URI: c.URI.Reveal(), Warehouse: c.Warehouse, Credential: c.Credential.Reveal(), Token: c.Token.Reveal(),
+		OAuth2ServerURI: c.OAuth2ServerURI, Scope: c.Scope, Headers: headers}, nil
 }

@@ -167,7 +167,7 @@ func (c *Catalog) commitREST(ctx context.Context, ident table.Identifier, reqs [
 		return nil, "", fmt.Errorf("%w: %s was dropped", ErrConflict, Name(ident))
 	case errors.Is(err, table.ErrCommitFailed):
 		return c.settleConflict(ctx, ident, reqs, ids, err)
-	case seen.refused(err):
+	case seen.refused(err), errors.Is(err, rest.ErrEndpointNotSupported):
 		return nil, "", fmt.Errorf("commit to %s: %w", Name(ident), c.classified(err))
 	default:
 		return nil, "", fmt.Errorf("%w: %w", ErrUnknown, err)
