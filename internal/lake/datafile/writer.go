@@ -16,8 +16,9 @@ import (
 
 const (
 	// rowGroupBytes and rowGroupRows bound a row group, before encoding. About
-	// 21,000 bronze rows of 1.1 KB; narrow rows come to rowGroupRows.
-	rowGroupBytes = 24 << 20
+	// 14,000 bronze rows of 1.1 KB; narrow rows come to rowGroupRows. Up to four
+	// row groups are in memory: one filling, one waiting, two being encoded.
+	rowGroupBytes = 16 << 20
 	rowGroupRows  = 128 << 10
 	// openBytesMax bounds the rows that wait, over all partitions, for their
 	// row group to fill: the largest is encoded early when they exceed it.

@@ -162,7 +162,7 @@ func (s *Source) position(t *table.Table, snapshotID int64, v *batch.KafkaPositi
 // and claim the table, since both may start at the same time.
 func (s *Source) Initial(ctx context.Context) (batch.Position, error) {
 	deadline := s.cfg.Clock.Now().Add(s.cfg.InitialWait)
-	for {
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		pos, waiting, err := s.tryInitial(ctx)
 		if err != nil || waiting == "" {
 			return pos, err
@@ -171,7 +171,7 @@ func (s *Source) Initial(ctx context.Context) (batch.Position, error) {
 			return batch.Position{}, failure.New(failure.Unreachable, "%s", waiting).
 				WithHint("start the query that writes %s first, or check the table's name", s.cfg.Name)
 		}
-		if err := s.cfg.Clock.Sleep(ctx, pollMax); err != nil {
+		if err := s.cfg.Clock.Sleep(ctx, pause); err != nil {
 			return batch.Position{}, err
 		}
 	}

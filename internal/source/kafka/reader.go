@@ -17,11 +17,11 @@ const (
 	// fetchBytesTotal bounds one round of fetches over all brokers, as bytes on
 	// the wire. One larger batch still passes: a broker always sends the first
 	// one whole.
-	fetchBytesTotal        = 8 << 20
+	fetchBytesTotal        = 4 << 20
 	fetchBytesPerBrokerMin = 1 << 20
 	// fetchValueBytesTotal bounds the same round after decompression: the
 	// limits on the wire follow the compression that is seen.
-	fetchValueBytesTotal = 16 << 20
+	fetchValueBytesTotal = 8 << 20
 	fetchBytesLeast      = 128 << 10
 	fetchWaitMax         = 500_000_000 // ns; how long a fetch waits at the broker for data
 	// decompressBytesMax bounds one decompressed batch against a broker or

@@ -17,8 +17,10 @@ import (
 // A record batch is emitted when it holds chunkRows rows or chunkBytes of
 // values, whichever comes first; one larger record still makes a batch.
 const (
-	chunkRows  = 16 << 10
-	chunkBytes = 16 << 20
+	chunkRows  = 4 << 10
+	chunkBytes = 4 << 20
+	// rowBytesGuess is what a value is taken to hold before one was seen.
+	rowBytesGuess = 1 << 10
 )
 
 // rowWriter appends Kafka records to Arrow builders, straight from the fetched
@@ -50,6 +52,9 @@ type rowWriter struct {
 
 func newRowWriter(micros, expect int64, rowBytes float64, emit func(arrow.RecordBatch) error) *rowWriter {
 	b := array.NewRecordBuilder(memory.DefaultAllocator, batch.KafkaSchema)
+	if rowBytes == 0 {
+		rowBytes = rowBytesGuess
+	}
 	w := &rowWriter{emit: emit, micros: micros, b: b, expect: expect, rowBytes: rowBytes}
 	w.topic = b.Field(batch.ColTopic).(*array.StringBuilder)
 	w.partition = b.Field(batch.ColPartition).(*array.Int32Builder)
