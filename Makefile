@@ -35,8 +35,12 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: test prove ## All of test, then the whole proof, resumable
+test-full: test dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
+
+.PHONY: dashboards
+dashboards: build ## A real Prometheus evaluates dashboard and alerts over a run (skipped without one)
+	scripts/check-dashboards.sh
 
 .PHONY: race
 race: ## The fast tests under the race detector
