@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/ingest"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -36,10 +38,7 @@ func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, topicDeadline)
 	defer cancel()
 	for _, t := range topics {
-		configs := map[string]*string{}
-		for k, v := range t.Config {
-			configs[k] = &v
-		}
+		configs := topicConfig(a.P, t)
 		_, err := admin.CreateTopic(ctx, max(t.Partitions, 1), max(t.ReplicationFactor, 1), configs, t.Name)
 		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
 			continue
@@ -51,4 +50,22 @@ func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 			WithHint("create it by hand, or give the user permission to create topics")
 	}
 	return nil
+}
+
+// topicConfig are the settings that a topic is created with. One that ingestion
+// publishes to gets the room that it would be given by ingestion itself: with
+// the broker's own limit an event of 1 MiB would be a dead letter.
+func topicConfig(p *pipeline.Pipeline, t pipeline.Topic) map[string]*string {
+	const limit = "max.message.bytes"
+	configs := map[string]*string{}
+	for k, v := range t.Config {
+		configs[k] = &v
+	}
+	for _, in := range p.Ingest {
+		if _, given := configs[limit]; !given && (t.Name == in.Topic || t.Name == in.DeadLetterTopic) {
+			size := strconv.Itoa(ingest.TopicMaxMessageBytes)
+			configs[limit] = &size
+		}
+	}
+	return configs
 }

@@ -17,6 +17,9 @@ import (
 const (
 	// recordSlackBytes is room for framing, batch header and our headers.
 	recordSlackBytes = 2 << 10
+	// TopicMaxMessageBytes is the max.message.bytes of topics that are made for
+	// ingestion, here or by the pipeline: room for DefaultMaxRecordBytes.
+	TopicMaxMessageBytes = DefaultMaxRecordBytes + recordSlackBytes
 	// brokerDefaultLimit is Kafka's own max.message.bytes, assumed where the
 	// topic's cannot be read.
 	brokerDefaultLimit = 1_048_588
@@ -181,7 +184,7 @@ func classify(err error, cfg Config, what string) error {
 // than a batch of small records, and we were not allowed to know.
 func batchesTooLarge(cfg Config, topic string, size int) error {
 	return failure.New(failure.Config, "topic %s refuses batches as too large although a record has only %d bytes; its max.message.bytes is lower than the %d assumed", topic, size, brokerDefaultLimit).
-		WithHint("let this client describe the topic's configuration, raise max.message.bytes of %s, or set maxRecordBytes", cfg.Topic)
+		WithHint("let this client describe the topic's configuration, or raise max.message.bytes of %s", topic)
 }
 
 func recordSize(key, value []byte) int { return len(key) + len(value) + recordSlackBytes }
