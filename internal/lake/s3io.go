@@ -184,7 +184,11 @@ func (f *S3IO) Open(name string) (icebergio.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.OpenReader(f.ctx, l)
+	open := func() (*s3.Reader, error) { return c.OpenReader(f.ctx, l) }
+	if keeps(l) {
+		return openKept(keptKey{c, l}, open)
+	}
+	r, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +223,11 @@ func (f *S3IO) Create(name string) (icebergio.FileWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.NewWriter(f.ctx, l), nil
+	w := c.NewWriter(f.ctx, l)
+	if keeps(l) {
+		return &keepingWriter{Writer: w, key: keptKey{c, l}}, nil
+	}
+	return w, nil
 }
 
 // WriteFile implements icebergio.WriteFileIO.
@@ -237,6 +245,7 @@ func (f *S3IO) Remove(name string) error {
 	if err != nil {
 		return err
 	}
+	processKept.remove(keptKey{c, l})
 	return c.Remove(f.ctx, l)
 }
 

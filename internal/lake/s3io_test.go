@@ -1,8 +1,10 @@
 package lake
 
 import (
+	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"path/filepath"
@@ -198,7 +200,27 @@ func TestACommitOnS3CostsAFewRequests(t *testing.T) {
 		ops = append(ops, r.Method+" "+r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:])
 	}
 	t.Logf("%d requests:\n%s", len(ops), strings.Join(ops, "\n"))
-	if len(ops) > 5 {
+	if len(ops) > 3 {
 		t.Errorf("a commit took %d requests: %v", len(ops), ops)
+	}
+}
+
+func TestManifestsAreKeptUpToABoundAndGivenUpWithTheirFile(t *testing.T) {
+	k := &keptFiles{order: list.New(), byKey: map[keptKey]*list.Element{}}
+	at := func(n int) keptKey { return keptKey{at: s3.Location{Bucket: "b", Key: fmt.Sprint(n, ".avro")}} }
+	k.put(at(-1), make([]byte, keptFileBytesMax+1))
+	for n := range 2 * keptBytesMax / keptFileBytesMax {
+		k.put(at(n), make([]byte, keptFileBytesMax))
+		k.get(at(0)) // stays, as it is used
+	}
+	if _, ok := k.get(at(-1)); ok || k.bytes > keptBytesMax || len(k.byKey) != k.order.Len() {
+		t.Errorf("%d bytes in %d files are kept", k.bytes, len(k.byKey))
+	}
+	if _, ok := k.get(at(0)); !ok {
+		t.Error("the file that is used all the time was given up")
+	}
+	k.remove(at(0))
+	if _, ok := k.get(at(0)); ok {
+		t.Error("a removed file is kept")
 	}
 }

@@ -14,6 +14,8 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--catalog", required=True, help="the SQL catalog's SQLite file")
     parser.add_argument("--name", default="weir", help="the catalog's name in its rows (default: weir)")
     parser.add_argument("--table", required=True, help="namespace.table")
+    parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE",
+                        help="a property of the catalog, as s3.endpoint=http://127.0.0.1:9000")
     return parser
 
 
@@ -25,7 +27,8 @@ def load(args):
     if not path.is_file():
         sys.exit(f"no catalog at {path}")
     # A writer holds SQLite's lock for moments only; readers wait for it.
-    catalog = SqlCatalog(args.name, uri=f"sqlite:///{path}?timeout=30", init_catalog_tables="false")
+    catalog = SqlCatalog(args.name, uri=f"sqlite:///{path}?timeout=30", init_catalog_tables="false",
+                         **dict(p.split("=", 1) for p in args.property))
     return catalog.load_table(args.table)
 
 
