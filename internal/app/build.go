@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/batch"
@@ -17,7 +16,6 @@ import (
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
-	sinkiceberg "github.com/weirlake/weir/internal/sink/iceberg"
 	"github.com/weirlake/weir/internal/source"
 	sourceiceberg "github.com/weirlake/weir/internal/source/iceberg"
 	"github.com/weirlake/weir/internal/source/kafka"
@@ -39,7 +37,7 @@ func (a *App) buildQueries(ctx context.Context) error {
 				later = append(later, q)
 				continue
 			}
-			level[q.To.Iceberg.Table] = max(level[q.To.Iceberg.Table], up)
+			level[q.To.Table()] = max(level[q.To.Table()], up)
 			if a.opts.Queries != nil && !slices.Contains(a.opts.Queries, q.Name) {
 				continue
 			}
@@ -59,7 +57,7 @@ func (a *App) buildQueries(ctx context.Context) error {
 
 // writes reports whether one of the pipeline's queries writes the table.
 func (a *App) writes(table string) bool {
-	return slices.ContainsFunc(a.P.Queries, func(q pipeline.Query) bool { return q.To.Iceberg.Table == table })
+	return slices.ContainsFunc(a.P.Queries, func(q pipeline.Query) bool { return q.To.Table() == table })
 }
 
 // CheckpointDir is the location of a query's checkpoint.
@@ -80,7 +78,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 		return nil, err
 	}
 	a.closers = append(a.closers, src.Close)
-	outputs, err := a.buildSinks(q, transform)
+	outputs, err := a.buildSinks(ctx, q, transform)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +98,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	if a.progress != nil {
 		out.Progress = a.progress
 	}
-	signal := a.notifierOf(q.To.Iceberg.Table)
+	signal := a.notifierOf(q.To.Table())
 	out.OnProgress = func(p engine.Progress) {
 		signal.signal()
 		if a.opts.OnProgress != nil {
@@ -172,40 +170,4 @@ func encodeOffsets(m map[string]map[int32]int64) string {
 		panic(err) // maps of numbers
 	}
 	return string(b)
-}
-
-func (a *App) buildSinks(q pipeline.Query, t operator.Transform) ([]engine.Output, error) {
-	shapes := t.Outputs()
-	mainSink, err := a.icebergSink(q.Name, q.To.Iceberg.Table, sinkiceberg.Main, shapes[operator.Main], q.To.Iceberg.PartitionBy, q.To.Iceberg.Properties)
-	if err != nil {
-		return nil, err
-	}
-	outputs := []engine.Output{{Name: operator.Main, Sink: mainSink}}
-	if q.DeadLetter != nil {
-		side, err := a.icebergSink(q.Name, q.DeadLetter.Table, sinkiceberg.Side, shapes[operator.DeadLetter], nil, q.DeadLetter.Properties)
-		if err != nil {
-			return nil, err
-		}
-		outputs = append(outputs, engine.Output{Name: operator.DeadLetter, Sink: side})
-	}
-	return outputs, nil
-}
-
-func (a *App) icebergSink(query, name string, role sinkiceberg.Role, shape *arrow.Schema, by []pipeline.PartitionField, props map[string]string) (*sinkiceberg.Sink, error) {
-	ident, err := lake.ParseName(name)
-	if err != nil {
-		return nil, err
-	}
-	schema, err := icebergSchema(shape)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := partitionSpec(name, schema, by)
-	if err != nil {
-		return nil, err
-	}
-	return sinkiceberg.New(sinkiceberg.Options{
-		Catalog: a.Catalog, Table: ident, Query: query, Role: role, Arrow: shape, Schema: schema,
-		Partition: spec, Properties: props, Clock: a.opts.Clock,
-	})
 }

@@ -85,7 +85,7 @@ func openQuery(ctx context.Context, p *pipeline.Pipeline, name string) (*App, pi
 	if err != nil {
 		return nil, q, nil, errors.Join(err, a.Close())
 	}
-	sinks, err := a.buildSinks(q, t)
+	sinks, err := a.buildSinks(ctx, q, t)
 	if err != nil {
 		return nil, q, nil, errors.Join(err, a.Close())
 	}
@@ -145,7 +145,11 @@ func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy 
 // acceptSnapshot makes the marker in each of the query's tables that of the
 // newest snapshot that is left.
 func acceptSnapshot(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query) error {
-	names := []string{q.To.Iceberg.Table}
+	if q.To.Delta != nil || (q.DeadLetter != nil && q.DeadLetter.Format == pipeline.FormatDelta) {
+		return failure.New(failure.Config, "query %s writes a Delta table, and this build can accept the present contents of Iceberg tables only", q.Name).
+			WithHint("restore the table to its newest version; or start over with: weir checkpoint reset, which repeats rows")
+	}
+	names := []string{q.To.Table()}
 	if q.DeadLetter != nil {
 		names = append(names, q.DeadLetter.Table)
 	}

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/checkpoint"
+	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -58,7 +60,7 @@ func Status(ctx context.Context, p *pipeline.Pipeline) (*PipelineStatus, error) 
 }
 
 func (a *App) queryStatus(ctx context.Context, q pipeline.Query) (*QueryStatus, error) {
-	s := &QueryStatus{Name: q.Name, Table: q.To.Iceberg.Table, BatchID: -1, Checkpoint: CheckpointDir(a.P, q)}
+	s := &QueryStatus{Name: q.Name, Table: q.To.Table(), BatchID: -1, Checkpoint: CheckpointDir(a.P, q)}
 	m, err := a.markerOf(ctx, q, s)
 	if err != nil {
 		return nil, err
@@ -89,7 +91,10 @@ func (a *App) queryStatus(ctx context.Context, q pipeline.Query) (*QueryStatus, 
 
 // markerOf reads the table's marker of the query, nil where there is none.
 func (a *App) markerOf(ctx context.Context, q pipeline.Query, s *QueryStatus) (*marker.Marker, error) {
-	ident, err := lake.ParseName(q.To.Iceberg.Table)
+	if location := MainLocation(a.P, q); location != "" {
+		return a.deltaMarkerOf(ctx, q, location, s)
+	}
+	ident, err := lake.ParseName(q.To.Table())
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +114,38 @@ func (a *App) markerOf(ctx context.Context, q pipeline.Query, s *QueryStatus) (*
 		return nil, err
 	}
 	return markers[q.Name], nil
+}
+
+// deltaMarkerOf is markerOf for a Delta table: versions stand for snapshots.
+func (a *App) deltaMarkerOf(ctx context.Context, q pipeline.Query, location string, s *QueryStatus) (*marker.Marker, error) {
+	store, err := a.deltaStorage(ctx, location)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := delta.Open(store, delta.Options{Clock: a.opts.Clock}).Snapshot(ctx)
+	if errors.Is(err, delta.ErrNoTable) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Snapshots = int(snap.Version) + 1
+	for _, f := range snap.Files() {
+		s.Rows += f.Rows()
+	}
+	t, err := Transform(q)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := a.tableSink(ctx, SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: t.Outputs()[operator.Main], Clock: a.opts.Clock}, location, DeltaSettings{})
+	if err != nil {
+		return nil, err
+	}
+	f, err := reader.Facts(ctx, q.Name)
+	if f.Rewound != "" {
+		s.Notes = append(s.Notes, "table: "+f.Rewound)
+	}
+	return f.Marker, err
 }
 
 // checkpointFacts gathers what the query's checkpoint folder says.

@@ -29,6 +29,10 @@ type metadata struct {
 	Snapshots         []snapshot        `json:"snapshots"`
 
 	path string
+	// delta is set where this stands for a version of a Delta table; faults are
+	// what its log contradicts itself in.
+	delta  bool
+	faults []string
 }
 
 type tableSchema struct {
@@ -50,10 +54,18 @@ type snapshot struct {
 	Summary      map[string]string `json:"summary"`
 	ManifestList string            `json:"manifest-list"`
 	Manifests    []string          `json:"manifests"` // format version 1 without a list
+
+	// files are those of a Delta table's version, where it was read; deletes is
+	// set where one of them has row-level deletes.
+	files   []*dataFile
+	deletes *deleteFileError
 }
 
 // readMetadata reads one metadata file, gzip-compressed or not.
 func readMetadata(ctx context.Context, store Store, location string) (*metadata, error) {
+	if strings.HasPrefix(location, deltaScheme) {
+		return readDelta(ctx, store, location)
+	}
 	raw, err := readAll(ctx, store, location)
 	if err != nil {
 		return nil, fmt.Errorf("read table metadata %s: %w", location, err)
@@ -97,6 +109,9 @@ func (m *metadata) snapshot(id int64) *snapshot {
 // descends reports whether the current snapshot of m has id among its
 // ancestors (or is it). A chain that was cut by expiry answers false.
 func (m *metadata) descends(id int64) bool {
+	if m.delta {
+		return m.CurrentSnapshotID != nil && *m.CurrentSnapshotID >= id // a log has one line of versions
+	}
 	for s, hops := m.current(), 0; s != nil && hops <= len(m.Snapshots); hops++ {
 		if s.ID == id {
 			return true
@@ -153,9 +168,12 @@ func (m *metadata) fields() []schemaField {
 type dataFile struct {
 	Path   string
 	Format string
-	Rows   int64
+	// Rows is what the table says that the file has, -1 where it does not say.
+	Rows int64
 	// Listed is how often the live manifests name the file: 1 where all is well.
 	Listed int
+	// Partition are values that stand beside the file and not in it (Delta).
+	Partition map[string]*string
 }
 
 // liveFiles follows the snapshot's manifests. Files are in the order of the
@@ -163,6 +181,12 @@ type dataFile struct {
 func liveFiles(ctx context.Context, store Store, s *snapshot) ([]*dataFile, error) {
 	if s == nil {
 		return nil, nil
+	}
+	switch {
+	case s.deletes != nil:
+		return nil, s.deletes
+	case s.files != nil:
+		return s.files, nil
 	}
 	manifests, err := manifestPaths(ctx, store, s)
 	if err != nil {

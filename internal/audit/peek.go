@@ -93,7 +93,7 @@ func (r *run) peek(ctx context.Context, table string, count bool) (*Head, error)
 		return nil, wrapTable(err, table)
 	}
 	for _, f := range files {
-		h.Rows += f.Rows * int64(f.Listed)
+		h.Rows += max(f.Rows, 0) * int64(f.Listed)
 	}
 	return h, nil
 }

@@ -41,13 +41,18 @@ type Config struct {
 // TableConfig is one table. With Upstream empty it is fed by Kafka, one row
 // per record; else by the upstream table, at most one row per event id.
 type TableConfig struct {
-	Name    string
-	Topic   string
+	Name  string
+	Topic string
+	// Delta is the folder of a Delta table; empty finds an Iceberg table in the
+	// catalog.
+	Delta   string
 	Columns Columns
 	// Upstream is the table that this one reads; it must be in Tables too.
 	Upstream string
 	// DeadLetterTable is counted when it exists.
 	DeadLetterTable string
+	// DeadLetterDelta is the folder of a dead-letter table that is a Delta table.
+	DeadLetterDelta string
 	// StartsLater is set where the query did not begin at the earliest offset,
 	// so that rows of the upstream below its start are rightly absent.
 	StartsLater bool
@@ -77,7 +82,7 @@ func (c TableConfig) columns() Columns {
 // Validate names every conflict at once.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Catalog == nil {
+	if c.Catalog == nil && !c.onlyDelta() {
 		errs = append(errs, errors.New("no catalog"))
 	}
 	if len(c.Tables) == 0 {
@@ -105,6 +110,27 @@ func (c Config) Validate() error {
 		return failure.Wrap(failure.Config, errors.Join(errs...), "audit")
 	}
 	return nil
+}
+
+func (c Config) onlyDelta() bool {
+	return len(c.Tables) > 0 && !slices.ContainsFunc(c.Tables, func(t TableConfig) bool { return t.Delta == "" })
+}
+
+// locate asks for the newest metadata of a table: the catalog, or the log of a
+// Delta table.
+func (r *run) locate(ctx context.Context, table string) (string, error) {
+	for _, t := range r.cfg.Tables {
+		switch {
+		case t.Name == table && t.Delta != "":
+			return DeltaCatalog{Store: r.cfg.Store}.MetadataLocation(ctx, t.Delta)
+		case t.DeadLetterTable == table && t.DeadLetterDelta != "":
+			return DeltaCatalog{Store: r.cfg.Store}.MetadataLocation(ctx, t.DeadLetterDelta)
+		}
+	}
+	if r.cfg.Catalog == nil {
+		return "", &NoTableError{Table: table, Catalog: "no catalog"}
+	}
+	return r.cfg.Catalog.MetadataLocation(ctx, table)
 }
 
 // run is the state of one attempt.
@@ -202,7 +228,7 @@ func rank(t TableConfig) int {
 // pin reads the newest metadata of a table; one that is not there stays nil.
 func (r *run) pin(ctx context.Context, table string) error {
 	for try := 1; ; try++ {
-		location, err := r.cfg.Catalog.MetadataLocation(ctx, table)
+		location, err := r.locate(ctx, table)
 		var none *NoTableError
 		if errors.As(err, &none) {
 			r.pinned[table] = nil
@@ -231,7 +257,7 @@ func (r *run) settled(ctx context.Context, report *Report, last bool) (bool, err
 		if m == nil {
 			continue
 		}
-		now, err := r.cfg.Catalog.MetadataLocation(ctx, t.Table)
+		now, err := r.locate(ctx, t.Table)
 		if err != nil {
 			return false, err
 		}

@@ -88,7 +88,7 @@ func (r *run) countSilver(ctx context.Context, m *metadata, c Columns, rep *Tabl
 		return nil, wrapTable(err, rep.Table)
 	}
 	for _, f := range files {
-		rows += f.Rows * int64(f.Listed)
+		rows += max(f.Rows, 0) * int64(f.Listed)
 	}
 	s := rep.Silver
 	var held *tableOffsets
@@ -211,7 +211,7 @@ func (r *run) countDeadLetters(ctx context.Context, table string, s *SilverRepor
 	}
 	var n int64
 	for _, f := range files {
-		n += f.Rows * int64(f.Listed)
+		n += max(f.Rows, 0) * int64(f.Listed)
 	}
 	s.DeadLetterRows = &n
 	return nil

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 // auditFlags are the flags of an audit without a pipeline file.
 type auditFlags struct {
 	table, topic, kafka, catalog, catalogName string
+	format                                    string
 	partitionColumn, offsetColumn, topicCol   string
 }
 
@@ -31,10 +33,11 @@ reader of its topic gets: missing and extra ranges, doubled rows, files that are
 live twice or missing. For a table that reads another one: distinct event ids,
 and whether the counts of all batches add up.
 
-With FILE, every table of the pipeline. Without, any Iceberg table that keeps
-partition and offset, whoever wrote it:
+With FILE, every table of the pipeline. Without, any Iceberg or Delta table that
+keeps partition and offset, whoever wrote it:
 
   weir audit --table bronze.events --topic events --kafka localhost:9092 --catalog catalog.db
+  weir audit --table /data/events --topic events --kafka localhost:9092
 
 Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
 		Args: cobra.MaximumNArgs(1),
@@ -66,6 +69,7 @@ Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.table, "table", "", "table `namespace.name`, or its folder or metadata file")
+	fl.StringVar(&f.format, "format", "", "`iceberg|delta`; empty looks for a Delta log in the folder that --table names")
 	fl.StringVar(&f.topic, "topic", "", "its `topic`")
 	fl.StringVar(&f.kafka, "kafka", "", "bootstrap `servers`")
 	fl.StringVar(&f.catalog, "catalog", "", "SQLite `file` of the SQL catalog; empty where --table is a path")
@@ -94,6 +98,19 @@ func (f auditFlags) config() (audit.Config, error) {
 		Brokers: strings.Split(f.kafka, ","), Catalog: audit.PathCatalog{}, Store: audit.NewStores(),
 		Tables: []audit.TableConfig{{Name: f.table, Topic: f.topic,
 			Columns: audit.Columns{Topic: f.topicCol, Partition: f.partitionColumn, Offset: f.offsetColumn}}},
+	}
+	isDelta := f.format == "delta"
+	switch f.format {
+	case "", "iceberg", "delta":
+	default:
+		return audit.Config{}, failure.New(failure.Config, "--format %q: want iceberg or delta", f.format)
+	}
+	if f.format == "" && f.catalog == "" {
+		_, err := os.Stat(filepath.Join(f.table, "_delta_log"))
+		isDelta = err == nil
+	}
+	if isDelta {
+		cfg.Tables[0].Delta = f.table
 	}
 	if f.catalog != "" {
 		cfg.Catalog = audit.SQLiteCatalog{Path: f.catalog, Name: f.catalogName}
@@ -132,9 +149,9 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		Store: auditStores(p),
 	}
 	for _, q := range p.Queries {
-		t := audit.TableConfig{Name: q.To.Iceberg.Table}
+		t := audit.TableConfig{Name: q.To.Table(), Delta: app.MainLocation(p, q)}
 		if q.DeadLetter != nil {
-			t.DeadLetterTable = q.DeadLetter.Table
+			t.DeadLetterTable, t.DeadLetterDelta = q.DeadLetter.Table, app.DeadLetterLocation(p, q)
 		}
 		switch {
 		case q.From.Table != nil:

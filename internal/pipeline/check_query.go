@@ -69,12 +69,8 @@ func (l *loader) checkQuery(p *Pipeline, i int) {
 	l.checkTrigger(q, key+".trigger")
 	l.checkParse(q, key)
 	l.checkWatermark(q, key)
-	if to := key + ".to"; q.To.Iceberg == nil && !l.isBroken(to) {
-		l.faultKey(to, "to needs iceberg")
-	} else if q.To.Iceberg != nil {
-		l.checkSink(q, to+".iceberg")
-	}
-	if q.DeadLetter != nil && q.To.Iceberg != nil && sameTable(q.DeadLetter.Table, q.To.Iceberg.Table) {
+	l.checkTo(p, q, key)
+	if q.DeadLetter != nil && sameTable(q.DeadLetter.Table, q.To.Table()) {
 		l.faultKey(key+".deadLetter.table", "deadLetter.table is the query's own table %q; dead letters need another", q.DeadLetter.Table)
 	}
 	if q.OnLostCheckpoint == OnLostRestart {
@@ -264,11 +260,61 @@ var transformTypes = map[string][]string{
 	"identity": {TypeString, TypeInt, TypeLong, TypeBoolean, TypeTimestamptz},
 }
 
-func (l *loader) checkSink(q *Query, key string) {
-	s := q.To.Iceberg
-	columnsKnown := q.Parse == nil || !l.isBroken(strings.TrimSuffix(key, ".to.iceberg")+".parse")
+// checkTo checks the sink: one of the two, and what it says.
+func (l *loader) checkTo(p *Pipeline, q *Query, key string) {
+	to := key + ".to"
+	switch {
+	case q.To.Iceberg != nil && q.To.Delta != nil:
+		l.faultKey(to, "to has both iceberg and delta; a query has one main table. For a second one add a query with a checkpoint of its own")
+	case q.To.Iceberg != nil:
+		l.checkSink(q, q.To.Iceberg.Properties, key, to+".iceberg")
+	case q.To.Delta != nil:
+		l.checkDelta(p, q.To.Delta, to+".delta")
+		l.checkSink(q, q.To.Delta.Properties, key, to+".delta")
+	case !l.isBroken(to):
+		l.faultKey(to, "to needs iceberg or delta")
+	}
+	if d := q.DeadLetter; d != nil {
+		l.checkProperties(d.Properties, key+".deadLetter.properties")
+		if d.Format == FormatDelta && d.Table != "" {
+			l.needWarehouse(p, key+".deadLetter.table")
+		}
+	}
+}
+
+func (l *loader) checkDelta(p *Pipeline, d *DeltaSink, key string) {
+	switch {
+	case l.isBroken(key + ".table"), l.isBroken(key + ".path"):
+	case d.Table == "" && d.Path == "":
+		l.faultKey(key, "delta needs table or path")
+	case d.Table != "" && d.Path != "":
+		l.faultKey(key+".path", "delta has both table and path; keep one")
+	case d.Table != "":
+		l.needWarehouse(p, key+".table")
+	}
+	for i, f := range d.PartitionBy {
+		if at := fmt.Sprintf("%s.partitionBy[%d]", key, i); f.Column != "" && f.Transform != "identity" && !l.isBroken(at) {
+			l.faultKey(at, "partitionBy: Delta has no %s; name a column, such as one that parse declares", f)
+		}
+	}
+	if strings.HasPrefix(d.AppID, "weir/") {
+		l.faultKey(key+".appId", "appId: ids that begin with weir/ are the engine's own")
+	}
+}
+
+// needWarehouse: a Delta table is in no catalog, so its name is a folder.
+func (l *loader) needWarehouse(p *Pipeline, key string) {
+	if p.Warehouse == "" && !l.isBroken("warehouse") {
+		l.faultKey(key, "a Delta table's name is a folder of the warehouse, and the pipeline names none; add warehouse, or give delta a path")
+	}
+}
+
+// checkSink checks what every table has. query is the query's key, key the
+// sink's.
+func (l *loader) checkSink(q *Query, properties map[string]string, query, key string) {
+	columnsKnown := q.Parse == nil || !l.isBroken(query+".parse")
 	seen := map[string]bool{}
-	for i, f := range s.PartitionBy {
+	for i, f := range q.To.PartitionBy() {
 		at := fmt.Sprintf("%s.partitionBy[%d]", key, i)
 		if f.Column == "" || l.isBroken(at) || !columnsKnown {
 			continue
@@ -284,10 +330,7 @@ func (l *loader) checkSink(q *Query, key string) {
 		}
 		seen[f.String()] = true
 	}
-	l.checkProperties(s.Properties, key+".properties")
-	if q.DeadLetter != nil {
-		l.checkProperties(q.DeadLetter.Properties, strings.TrimSuffix(key, "to.iceberg")+"deadLetter.properties")
-	}
+	l.checkProperties(properties, key+".properties")
 }
 
 // reservedProperties are table properties that the protocol itself depends on.

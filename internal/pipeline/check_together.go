@@ -52,21 +52,25 @@ func (l *loader) checkCheckpoints(p *Pipeline) {
 func (l *loader) checkTables(p *Pipeline) {
 	mains := map[string]int{}
 	for i, q := range p.Queries {
-		if q.To.Iceberg == nil || q.To.Iceberg.Table == "" {
+		if q.To.Table() == "" {
 			continue
 		}
-		table := strings.ToLower(q.To.Iceberg.Table)
-		key := fmt.Sprintf("queries[%d].to.iceberg", i)
+		table := strings.ToLower(q.To.Table())
+		key := tableKey(q, i)
 		if sameTable(table, p.Ops.ProgressTable) {
-			l.faultKey(key+".table", "%q is ops.progressTable; a query needs a table of its own", q.To.Iceberg.Table)
+			l.faultKey(key, "%q is ops.progressTable; a query needs a table of its own", q.To.Table())
 		}
 		first, dup := mains[table]
 		if !dup {
 			mains[table] = i
 			continue
 		}
-		if o := p.Queries[first]; !sameShape(o, q) && !l.isBroken(fmt.Sprintf("queries[%d].parse", i)) && !l.isBroken(fmt.Sprintf("queries[%d].parse", first)) {
-			l.faultKey(key+".table", "query %s writes other columns or another partitioning to the same table %q", o.Name, q.To.Iceberg.Table)
+		o := p.Queries[first]
+		switch {
+		case (o.To.Delta == nil) != (q.To.Delta == nil):
+			l.faultKey(key, "query %s writes the table %q in another format; both would lie in one folder", o.Name, q.To.Table())
+		case !sameShape(o, q) && !l.isBroken(fmt.Sprintf("queries[%d].parse", i)) && !l.isBroken(fmt.Sprintf("queries[%d].parse", first)):
+			l.faultKey(key, "query %s writes other columns or another partitioning to the same table %q", o.Name, q.To.Table())
 		}
 	}
 	for i, q := range p.Queries {
@@ -83,11 +87,22 @@ func (l *loader) checkTables(p *Pipeline) {
 	}
 }
 
+// tableKey is the key that names a query's main table.
+func tableKey(q Query, i int) string {
+	switch {
+	case q.To.Delta == nil:
+		return fmt.Sprintf("queries[%d].to.iceberg.table", i)
+	case q.To.Delta.Path != "":
+		return fmt.Sprintf("queries[%d].to.delta.path", i)
+	}
+	return fmt.Sprintf("queries[%d].to.delta.table", i)
+}
+
 // sameShape reports whether two queries write the same columns, partitioned
 // the same way.
 func sameShape(a, b Query) bool {
 	ac, bc := a.Columns(), b.Columns()
-	if len(ac) != len(bc) || !slices.Equal(a.To.Iceberg.PartitionBy, b.To.Iceberg.PartitionBy) {
+	if len(ac) != len(bc) || !slices.Equal(a.To.PartitionBy(), b.To.PartitionBy()) {
 		return false
 	}
 	for i := range ac {
@@ -103,11 +118,11 @@ func sameShape(a, b Query) bool {
 func (l *loader) checkOverlap(p *Pipeline) {
 	for i, q := range p.Queries {
 		for j, o := range p.Queries[:i] {
-			if q.To.Iceberg == nil || o.To.Iceberg == nil || !sameTable(q.To.Iceberg.Table, o.To.Iceberg.Table) {
+			if !sameTable(q.To.Table(), o.To.Table()) {
 				continue
 			}
 			if q.From.Table != nil && o.From.Table != nil && sameTable(q.From.Table.Name, o.From.Table.Name) {
-				l.faultKey(fmt.Sprintf("queries[%d].from.table.name", i), "query %s reads the same table into %s: every row would be there twice", o.Name, q.To.Iceberg.Table)
+				l.faultKey(fmt.Sprintf("queries[%d].from.table.name", i), "query %s reads the same table into %s: every row would be there twice", o.Name, q.To.Table())
 			}
 			if q.From.Kafka != nil && o.From.Kafka != nil {
 				l.checkKafkaOverlap(p, i, j)
@@ -128,7 +143,7 @@ func (l *loader) checkKafkaOverlap(p *Pipeline, i, j int) {
 		at = key + ".partitions"
 	}
 	if topic, ok := sharedTopic(q.From.Kafka, o.From.Kafka); ok {
-		l.faultKey(at, "query %s reads partition %d of %s into the same table %s: its records would be there twice; give them disjoint partitions", o.Name, part, topic, q.To.Iceberg.Table)
+		l.faultKey(at, "query %s reads partition %d of %s into the same table %s: its records would be there twice; give them disjoint partitions", o.Name, part, topic, q.To.Table())
 	}
 }
 
@@ -160,7 +175,7 @@ func sharedTopic(a, b *KafkaSource) (string, bool) {
 func (p *Pipeline) producers(name string) []int {
 	var out []int
 	for i, q := range p.Queries {
-		if q.To.Iceberg != nil && sameTable(q.To.Iceberg.Table, name) {
+		if sameTable(q.To.Table(), name) {
 			out = append(out, i)
 		}
 	}
@@ -177,6 +192,10 @@ func (l *loader) checkUpstream(p *Pipeline) {
 		}
 		key := fmt.Sprintf("queries[%d].from.table.name", i)
 		for _, j := range p.producers(q.From.Table.Name) {
+			if p.Queries[j].To.Delta != nil {
+				l.faultKey(key, "query %s writes the table %q as Delta; this build reads Iceberg tables", p.Queries[j].Name, q.From.Table.Name)
+				break
+			}
 			if p.Queries[j].Parse != nil && j != i {
 				l.faultKey(key, "table %q holds the parsed columns of query %s; this build reads tables of Kafka records as they came", q.From.Table.Name, p.Queries[j].Name)
 				break

@@ -72,6 +72,10 @@ func (p *Parse) setDefaults() { p.Format = "json" }
 
 func (w *Watermark) setDefaults() { w.MaxFutureSkew = DefaultMaxFutureSkew }
 
+func (d *DeadLetter) setDefaults() { d.Format = FormatIceberg }
+
+func (s *DeltaSink) setDefaults() { s.OnReusedAppID = ReusedFail }
+
 func (o *Ops) setDefaults() { o.FlushInterval = DefaultFlushInterval }
 
 func (s *Status) setDefaults() { s.Listen = DefaultListen }

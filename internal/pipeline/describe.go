@@ -144,9 +144,19 @@ var descriptions = map[string]string{
 	"Watermark.maxFutureSkew": "An event further ahead of the batch's time than this is a dead letter and does not move the watermark.",
 
 	"DeadLetter.table":      "The table, `namespace.table`.",
+	"DeadLetter.format":     "Format of the table.",
 	"DeadLetter.properties": "Table properties to create it with.",
 
-	"To.iceberg": "Append to an Iceberg table.",
+	"To.iceberg": "Append to an Iceberg table. Exactly one of this and `delta`.",
+	"To.delta":   "Append to a Delta table.",
+
+	"DeltaSink.table":         "The table, `namespace.table`: the folder `<namespace>/<table>` of the warehouse, created when missing. Exactly one of this and `path`.",
+	"DeltaSink.path":          "The table's folder, where it does not lie in the warehouse.",
+	"DeltaSink.partitionBy":   "Columns to partition it by when it is created. Delta has no transforms.",
+	"DeltaSink.properties":    "Table properties to create it with. `weir.*` is reserved, and so is a `delta.setTransactionRetentionDuration` under 30 days, which would let the table forget the query.",
+	"DeltaSink.mergeSchema":   "Add columns of the query that an existing table lacks.",
+	"DeltaSink.appId":         "A transaction app id of your own, kept at the batch id as other Delta writers do. The query's own memory does not need it.",
+	"DeltaSink.onReusedAppId": "What to do where `appId` belongs to another lineage: `fail` (exit code 7), or `rebind` it to this query. Rows are never dropped for it.",
 
 	"IcebergSink.table":       "The table, `namespace.table`; created when missing.",
 	"IcebergSink.partitionBy": "Partitioning to create it with: `column`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`, `truncate(w, c)`.",

@@ -36,11 +36,10 @@ var foreign = map[string]string{
 // does not have: by struct and key.
 var unsupported = map[string]string{
 	"Trigger.continuous":    "continuous mode is not supported: Weir plans micro-batches; use processingTime",
-	"To.delta":              "a Delta sink is not supported by this build; it writes iceberg",
-	"To.postgres":           "a Postgres sink is not supported by this build; it writes iceberg",
-	"To.http":               "an HTTP sink is not supported by this build; it writes iceberg",
-	"To.kafka":              "a Kafka sink is not supported by this build; it writes iceberg",
-	"To.foreachBatch":       "foreachBatch is not supported by this build; it writes iceberg",
+	"To.postgres":           "a Postgres sink is not supported by this build; it writes iceberg and delta",
+	"To.http":               "an HTTP sink is not supported by this build; it writes iceberg and delta",
+	"To.kafka":              "a Kafka sink is not supported by this build; it writes iceberg and delta",
+	"To.foreachBatch":       "foreachBatch calls a Go function: use the Go package weir; a pipeline file writes iceberg and delta",
 	"From.sse":              "a query reads kafka or a table; a stream of server-sent events goes through ingest first",
 	"Query.outputMode":      "outputMode is always append; remove the key",
 	"Query.sessions":        "sessions are not supported by this build",

@@ -246,13 +246,47 @@ type Watermark struct {
 
 // DeadLetter is the side table for rows that cannot be used.
 type DeadLetter struct {
-	Table      string            `yaml:"table" weir:"required,table"`
+	Table string `yaml:"table" weir:"required,table"`
+	// Format is iceberg or delta.
+	Format     string            `yaml:"format" weir:"enum=iceberg|delta"`
 	Properties map[string]string `yaml:"properties"`
 }
+
+// The values of DeadLetter.Format.
+const (
+	FormatIceberg = "iceberg"
+	FormatDelta   = "delta"
+)
 
 // To is where a query writes: exactly one of its fields is set.
 type To struct {
 	Iceberg *IcebergSink `yaml:"iceberg"`
+	Delta   *DeltaSink   `yaml:"delta"`
+}
+
+// Table is the name of the table: namespace.table, or the location of a Delta
+// table that was given one; empty where nothing is set.
+func (t To) Table() string {
+	switch {
+	case t.Iceberg != nil:
+		return t.Iceberg.Table
+	case t.Delta != nil && t.Delta.Path != "":
+		return t.Delta.Path
+	case t.Delta != nil:
+		return t.Delta.Table
+	}
+	return ""
+}
+
+// PartitionBy is how the table is partitioned.
+func (t To) PartitionBy() []PartitionField {
+	switch {
+	case t.Iceberg != nil:
+		return t.Iceberg.PartitionBy
+	case t.Delta != nil:
+		return t.Delta.PartitionBy
+	}
+	return nil
 }
 
 // IcebergSink appends to an Iceberg table, created when missing.
@@ -261,6 +295,30 @@ type IcebergSink struct {
 	PartitionBy []PartitionField  `yaml:"partitionBy"`
 	Properties  map[string]string `yaml:"properties"`
 }
+
+// DeltaSink appends to a Delta table, created when missing. Exactly one of Table
+// and Path is set.
+type DeltaSink struct {
+	// Table is namespace.table, a folder <namespace>/<table> of the warehouse.
+	Table string `yaml:"table" weir:"table"`
+	// Path is the table's folder.
+	Path string `yaml:"path" weir:"location"`
+	// PartitionBy are columns: Delta has no transforms.
+	PartitionBy []PartitionField  `yaml:"partitionBy"`
+	Properties  map[string]string `yaml:"properties"`
+	// MergeSchema adds columns that an existing table lacks.
+	MergeSchema bool `yaml:"mergeSchema"`
+	// AppID is a transaction app id of the user's own; empty for none.
+	AppID string `yaml:"appId"`
+	// OnReusedAppID says what happens where AppID belongs to another lineage.
+	OnReusedAppID string `yaml:"onReusedAppId" weir:"enum=fail|rebind"`
+}
+
+// The values of DeltaSink.OnReusedAppID.
+const (
+	ReusedFail   = "fail"
+	ReusedRebind = "rebind"
+)
 
 // PartitionField is one term of partitionBy: day(timestamp), bucket(16, key), wiki.
 type PartitionField struct {

@@ -1,0 +1,177 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/delta"
+	"github.com/weirlake/weir/internal/engine"
+	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/operator"
+	"github.com/weirlake/weir/internal/pipeline"
+	"github.com/weirlake/weir/internal/sink"
+	sinkdelta "github.com/weirlake/weir/internal/sink/delta"
+	sinkiceberg "github.com/weirlake/weir/internal/sink/iceberg"
+)
+
+// DeltaLocation is the folder of a Delta table that is named as tables of a
+// catalog are: <warehouse>/<namespace>/<table>.
+func DeltaLocation(p *pipeline.Pipeline, table string) string {
+	return pipeline.JoinLocation(p.Warehouse, strings.Split(table, ".")...)
+}
+
+// MainLocation is the folder of a query's Delta table; empty where its main
+// table is another one.
+func MainLocation(p *pipeline.Pipeline, q pipeline.Query) string {
+	switch d := q.To.Delta; {
+	case d == nil:
+		return ""
+	case d.Path != "":
+		return d.Path
+	default:
+		return DeltaLocation(p, d.Table)
+	}
+}
+
+// DeadLetterLocation is the folder of a query's dead-letter table where that is
+// a Delta table, else empty.
+func DeadLetterLocation(p *pipeline.Pipeline, q pipeline.Query) string {
+	if q.DeadLetter == nil || q.DeadLetter.Format != pipeline.FormatDelta {
+		return ""
+	}
+	return DeltaLocation(p, q.DeadLetter.Table)
+}
+
+// SinkSpec is what every table's sink is made from.
+type SinkSpec struct {
+	Query string
+	// Table is its name in logs and checkpoints.
+	Table string
+	// Side is set for a dead-letter table.
+	Side        bool
+	Shape       *arrow.Schema
+	PartitionBy []pipeline.PartitionField
+	Properties  map[string]string
+	Clock       clock.Clock
+}
+
+// IcebergSink makes the sink over an Iceberg table.
+func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
+	ident, err := lake.ParseName(s.Table)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := icebergSchema(s.Shape)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := partitionSpec(s.Table, schema, s.PartitionBy)
+	if err != nil {
+		return nil, err
+	}
+	role := sinkiceberg.Main
+	if s.Side {
+		role = sinkiceberg.Side
+	}
+	return sinkiceberg.New(sinkiceberg.Options{
+		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: s.Shape, Schema: schema,
+		Partition: spec, Properties: s.Properties, Clock: s.Clock,
+	})
+}
+
+// DeltaSettings are what only a Delta table has.
+type DeltaSettings struct {
+	MergeSchema bool
+	AppID       string
+	// Rebind hands AppID over from another lineage; else that is refused.
+	Rebind bool
+	Logger *slog.Logger
+}
+
+// DeltaSink makes the sink over the Delta table in a store.
+func DeltaSink(store delta.Storage, s SinkSpec, d DeltaSettings) (sink.Sink, error) {
+	o := sinkdelta.Options{
+		Storage: store, Table: s.Table, Query: s.Query, Arrow: s.Shape, Properties: s.Properties,
+		AddColumns: d.MergeSchema, AppID: d.AppID, Clock: s.Clock, Engine: engineInfo,
+	}
+	if s.Side {
+		o.Role = sinkdelta.Side
+	}
+	if d.Rebind {
+		o.OnReusedAppID = delta.RebindReused
+	}
+	if d.Logger != nil {
+		o.Warn = func(err error) {
+			d.Logger.Warn("care of the Delta log failed, it is tried again later", "table", s.Table, "error", err)
+		}
+	}
+	for _, f := range s.PartitionBy {
+		o.PartitionColumns = append(o.PartitionColumns, f.Column)
+	}
+	return sinkdelta.New(o)
+}
+
+// engineInfo is what a Delta log says of who wrote it.
+const engineInfo = "weir"
+
+// deltaStorage opens the folder of a Delta table. On an object store a data file
+// is held in memory while it is written.
+func (a *App) deltaStorage(ctx context.Context, location string) (delta.Storage, error) {
+	if !pipeline.OnS3(location) {
+		return delta.OpenLocal(location, objstore.LocalOptions{Clock: a.opts.Clock})
+	}
+	store, err := a.openCheckpoint(ctx, location)
+	if err != nil {
+		return nil, err
+	}
+	return delta.FromStore(store), nil
+}
+
+// buildSinks makes a query's sinks: the main table and, where it has one, the
+// dead-letter table.
+func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Transform) ([]engine.Output, error) {
+	shapes := t.Outputs()
+	spec := SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: shapes[operator.Main], PartitionBy: q.To.PartitionBy(), Clock: a.opts.Clock}
+	var settings DeltaSettings
+	if d := q.To.Delta; d != nil {
+		spec.Properties = d.Properties
+		settings = DeltaSettings{MergeSchema: d.MergeSchema, AppID: d.AppID, Rebind: d.OnReusedAppID == pipeline.ReusedRebind}
+	} else {
+		spec.Properties = q.To.Iceberg.Properties
+	}
+	mainSink, err := a.tableSink(ctx, spec, MainLocation(a.P, q), settings)
+	if err != nil {
+		return nil, err
+	}
+	outputs := []engine.Output{{Name: operator.Main, Sink: mainSink}}
+	if q.DeadLetter == nil {
+		return outputs, nil
+	}
+	side, err := a.tableSink(ctx, SinkSpec{
+		Query: q.Name, Table: q.DeadLetter.Table, Side: true, Shape: shapes[operator.DeadLetter], Properties: q.DeadLetter.Properties, Clock: a.opts.Clock,
+	}, DeadLetterLocation(a.P, q), DeltaSettings{})
+	if err != nil {
+		return nil, err
+	}
+	return append(outputs, engine.Output{Name: operator.DeadLetter, Sink: side}), nil
+}
+
+// tableSink makes a sink over the Delta table at a location, or over the Iceberg
+// table of that name where there is no location.
+func (a *App) tableSink(ctx context.Context, s SinkSpec, location string, d DeltaSettings) (sink.Sink, error) {
+	if location == "" {
+		return IcebergSink(a.Catalog, s)
+	}
+	store, err := a.deltaStorage(ctx, location)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: table %s: %w", s.Query, s.Table, err)
+	}
+	d.Logger = a.opts.Logger
+	return DeltaSink(store, s, d)
+}
