@@ -31,23 +31,16 @@ func levels(nodes []*node) [][]*node {
 	return out
 }
 
-// RunOnce works off what is there, level by level, and returns.
+// RunOnce works off what is there and returns. The queries run side by side:
+// one over a table follows those that feed it batch by batch, instead of reading
+// back in the end what they wrote, and ends when they have.
 func (a *App) RunOnce(ctx context.Context) error {
-	for _, level := range levels(a.nodes) {
-		g, gctx := errgroup.WithContext(ctx)
-		for _, n := range level {
-			n.query.Options.Trigger = engine.Trigger{AvailableNow: true}
-			n.query.Drain = nil
-			g.Go(func() error { return a.watch.ended(n.query.Name, n.query.Run(gctx)) })
-		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
+	for _, n := range a.nodes {
+		n.query.Options.Trigger = engine.Trigger{}
 	}
-	return a.flush(ctx)
+	drained := make(chan struct{})
+	close(drained)
+	return a.Run(ctx, drained)
 }
 
 // Run runs every query as its trigger says, at the same time, until ctx ends,
