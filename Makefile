@@ -9,7 +9,8 @@ VERSION    ?= dev
 LDFLAGS    := -s -w -X github.com/weirlake/weir/internal/cli.Version=$(VERSION)
 
 # Packages whose tests start real processes: a broker, readers, kills.
-REAL := ./internal/source/kafka/... ./internal/broker/... ./internal/ingest/... ./internal/audit/... ./tests/...
+REAL := ./internal/source/kafka/... ./internal/broker/... ./internal/ingest/... ./internal/audit/... \
+	./internal/objstore/s3/... ./internal/lake ./internal/sink/iceberg/... ./tests/...
 
 .PHONY: help
 help: ## List the targets
@@ -25,6 +26,10 @@ tools: ## Fetch what the tests use from the package registries: Kafka, Python re
 	@scripts/kafka.sh fetch
 	@scripts/venv.sh
 
+.PHONY: tools-s3
+tools-s3: ## Build the S3 server that the tests of S3 use (they skip without it)
+	@scripts/s3.sh fetch
+
 .PHONY: test
 test: vet build tools ## Every test: units first, then real Kafka, independent readers, kills
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
@@ -35,7 +40,7 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: test dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 .PHONY: dashboards
