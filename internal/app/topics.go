@@ -16,11 +16,18 @@ import (
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
-// topicDeadline bounds the creation of the pipeline's topics.
-const topicDeadline = time.Minute
+const (
+	// topicDeadline bounds the creation of the pipeline's topics, and topicPause
+	// stands between two tries.
+	topicDeadline = 2 * time.Minute
+	topicPause    = 250 * time.Millisecond
+	// topicAttempt bounds one try; after the first it is said what is waited for.
+	topicAttempt = 3 * time.Second
+)
 
 // createTopics makes the topics that the pipeline declares and the broker does
-// not have. An existing topic is left as it is.
+// not have. An existing topic is left as it is. A broker that is not up yet is
+// waited for.
 func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 	if len(topics) == 0 {
 		return nil
@@ -35,19 +42,67 @@ func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 	}
 	defer client.Close()
 	admin := kadm.NewClient(client)
-	ctx, cancel := context.WithTimeout(ctx, topicDeadline)
-	defer cancel()
+	began, told := a.opts.Clock.Now(), false
+	for {
+		attempt, cancel := context.WithTimeout(ctx, topicAttempt)
+		err := a.tryTopics(attempt, admin, topics)
+		cancel()
+		waited := a.opts.Clock.Now().Sub(began)
+		var classified *failure.Error
+		switch {
+		case err == nil || errors.As(err, &classified):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case waited >= topicDeadline:
+			return failure.Wrap(failure.Unreachable, err, "no answer from Kafka at %v for %s", a.Kafka.BootstrapServers, topicDeadline).
+				WithHint("check that the brokers run, kafka.bootstrapServers, and that their advertised listeners can be reached from here; starting again is safe")
+		case !told && waited >= topicAttempt:
+			told = true
+			a.opts.Logger.Warn("waiting for Kafka, which does not answer", "brokers", a.Kafka.BootstrapServers,
+				"to", "look for the pipeline's topics", "giving_up_after", topicDeadline, "error", err)
+		}
+		if err := a.opts.Clock.Sleep(ctx, topicPause); err != nil {
+			return err
+		}
+	}
+}
+
+// tryTopics creates what is missing. An error without a class is worth another
+// try.
+func (a *App) tryTopics(ctx context.Context, admin *kadm.Client, topics []pipeline.Topic) error {
+	var names []string
 	for _, t := range topics {
-		configs := topicConfig(a.P, t)
-		_, err := admin.CreateTopic(ctx, max(t.Partitions, 1), max(t.ReplicationFactor, 1), configs, t.Name)
-		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
+		names = append(names, t.Name)
+	}
+	there, err := admin.ListTopics(ctx, names...)
+	if broker.Misconfigured(err) {
+		return failure.Wrap(failure.Config, err, "Kafka at %v refuses the connection as it is configured", a.Kafka.BootstrapServers)
+	}
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if d, ok := there[t.Name]; ok && d.Err == nil {
 			continue
 		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			return failure.Wrap(failure.Unreachable, err, "create topic %s on %v", t.Name, a.Kafka.BootstrapServers)
+		made, err := admin.CreateTopic(ctx, max(t.Partitions, 1), max(t.ReplicationFactor, 1), topicConfig(a.P, t), t.Name)
+		if err == nil {
+			err = made.Err
 		}
-		return failure.Wrap(failure.Runtime, err, "create topic %s", t.Name).
-			WithHint("create it by hand, or give the user permission to create topics")
+		var answer *kerr.Error
+		switch {
+		case err == nil || errors.Is(err, kerr.TopicAlreadyExists):
+		case errors.As(err, &answer) && !answer.Retriable:
+			text := answer.Message
+			if made.ErrMessage != "" {
+				text += ": " + made.ErrMessage
+			}
+			return failure.New(failure.Config, "topic %s is missing and Kafka does not create it: %s", t.Name, text).
+				WithHint("correct its entry in kafka.topics, create it by hand, or give this user the permission to create topics")
+		default:
+			return err
+		}
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ const (
 	attemptMin      = 100 * time.Millisecond
 	retryBackoffMin = 50 * time.Millisecond
 	retryBackoffMax = time.Second
+	// noticeAfter is how long Kafka may be away before it is said what is
+	// waited for: whoever has just started a pipeline watches the terminal.
+	noticeAfter = 3 * time.Second
 )
 
 // Timestamps of a ListOffsets request that are not timestamps.
@@ -59,9 +62,13 @@ func topicID(id [16]byte) string {
 // retry calls f until it succeeds, fails for good, or the broker has been away
 // for longer than the configured time.
 func (s *Source) retry(ctx context.Context, what string, f func(context.Context) error) error {
-	deadline := s.clk.Now().Add(s.cfg.UnreachableAfter)
+	began, told := s.clk.Now(), false
+	deadline := began.Add(s.cfg.UnreachableAfter)
 	for wait := retryBackoffMin; ; wait = min(2*wait, retryBackoffMax) {
 		left := max(attemptMin, min(attemptMax, deadline.Sub(s.clk.Now())))
+		if !told {
+			left = min(left, noticeAfter)
+		}
 		attempt, cancel := context.WithTimeout(ctx, left)
 		err := f(attempt)
 		cancel()
@@ -77,6 +84,11 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 			return failure.Wrap(failure.Config, err, "%s: the broker refuses the connection as it is configured", what)
 		case !s.clk.Now().Before(deadline):
 			return s.unreachable(err, what)
+		}
+		if !told && s.clk.Now().Sub(began) >= noticeAfter {
+			told = true
+			s.log.Warn("waiting for Kafka, which does not answer", "brokers", s.cfg.Client.BootstrapServers, "to", what,
+				"giving_up_after", s.cfg.UnreachableAfter, "error", err)
 		}
 		s.log.Debug("kafka request failed, trying again", "what", what, "error", err)
 		if err := s.clk.Sleep(ctx, wait); err != nil {

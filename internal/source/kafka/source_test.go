@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"math"
 	"reflect"
 	"slices"
@@ -355,6 +357,43 @@ func TestAnAbsentBrokerIsUnreachableAfterTheDeadline(t *testing.T) {
 	cancel()
 	if _, err := s.Plan(ctx, p.Start, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled plan ends with %v", err)
+	}
+}
+
+// steppingClock passes the time of every sleep at once.
+type steppingClock struct{ now time.Time }
+
+func (c *steppingClock) Now() time.Time { return c.now }
+
+func (c *steppingClock) Sleep(ctx context.Context, d time.Duration) error {
+	c.now = c.now.Add(d)
+	return ctx.Err()
+}
+
+func TestWhatIsWaitedForIsSaidOnceAndSoon(t *testing.T) {
+	c := fake(t, 1)
+	addr := c.ListenAddrs()[0]
+	c.Close()
+	s := newSource(t, addr)
+	clk := &steppingClock{now: time.Unix(1_800_000_000, 0)}
+	began, said := clk.now, time.Duration(-1)
+	var log bytes.Buffer
+	s.clk = clk
+	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	tries := 0
+	err := s.retry(t.Context(), "read the cluster's metadata", func(context.Context) error {
+		tries++
+		if said < 0 && log.Len() > 0 {
+			said = clk.now.Sub(began)
+		}
+		return errors.New("nobody answers")
+	})
+	wantClass(t, err, failure.Unreachable)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, addr) || !strings.Contains(got, "2m0s") {
+		t.Errorf("in %d tries it said %q", tries, got)
+	}
+	if said > 5*time.Second {
+		t.Errorf("it was said after %s", said)
 	}
 }
 
