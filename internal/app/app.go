@@ -161,10 +161,24 @@ func (a *App) openKafka(ctx context.Context) error {
 func (a *App) KafkaOptions() ([]kgo.Opt, error) { return broker.ClientOptions(a.Kafka) }
 
 func (a *App) openCatalog(ctx context.Context) error {
+	return a.openCatalogAs(ctx, CatalogConfig(a.P, a.opts.Logger))
+}
+
+// openCatalogToRead makes nothing; the catalog is nil where there is none yet.
+func (a *App) openCatalogToRead(ctx context.Context) error {
+	cfg := CatalogConfig(a.P, a.opts.Logger)
+	cfg.ReadOnly = true
+	err := a.openCatalogAs(ctx, cfg)
+	if errors.Is(err, lake.ErrNoCatalog) {
+		return nil
+	}
+	return err
+}
+
+func (a *App) openCatalogAs(ctx context.Context, cfg lake.Config) error {
 	if err := a.openStores(); err != nil {
 		return err
 	}
-	cfg := CatalogConfig(a.P, a.opts.Logger)
 	cfg.Stores = a.stores
 	c, err := lake.Open(ctx, cfg)
 	if err != nil {

@@ -44,7 +44,7 @@ type QueryStatus struct {
 func Status(ctx context.Context, p *pipeline.Pipeline) (*PipelineStatus, error) {
 	a := &App{P: p}
 	a.fillOptions()
-	if err := a.openCatalog(ctx); err != nil {
+	if err := a.openCatalogToRead(ctx); err != nil {
 		return nil, err
 	}
 	defer a.Close()
@@ -93,6 +93,9 @@ func (a *App) queryStatus(ctx context.Context, q pipeline.Query) (*QueryStatus, 
 func (a *App) markerOf(ctx context.Context, q pipeline.Query, s *QueryStatus) (*marker.Marker, error) {
 	if location := MainLocation(a.P, q); location != "" {
 		return a.deltaMarkerOf(ctx, q, location, s)
+	}
+	if a.Catalog == nil {
+		return nil, nil
 	}
 	ident, err := lake.ParseName(q.To.Table())
 	if err != nil {

@@ -14,3 +14,6 @@ var ErrUnknown = errors.New("the outcome of the commit is unknown")
 
 // ErrNoTable says that there is no such table in the catalog.
 var ErrNoTable = errors.New("the table does not exist")
+
+// ErrNoCatalog says that a catalog that is only to be read does not exist.
+var ErrNoCatalog = errors.New("no table was made there")

@@ -1,12 +1,14 @@
 package lake_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -52,6 +54,24 @@ func nobody(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+func TestASQLiteFileThatIsNoCatalogIsAMatterOfConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(text, bytes.Repeat([]byte("no database "), 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong(t, lake.Config{URI: text, Warehouse: dir}, failure.Config, "is not a SQLite database")
+	wrong(t, lake.Config{URI: dir, Warehouse: dir}, failure.Config, "cannot be opened for writing")
+	none := lake.Config{URI: filepath.Join(dir, "folder", "none.db"), Warehouse: dir, ReadOnly: true}
+	wrong(t, none, failure.Config, "there is no catalog")
+	if _, err := lake.Open(context.Background(), none); !errors.Is(err, lake.ErrNoCatalog) {
+		t.Errorf("no catalog: %v", err)
+	}
+	if _, err := os.Stat(filepath.Dir(none.URI)); err == nil {
+		t.Error("looking made a folder")
+	}
 }
 
 func TestPostgresThatCannotBeReachedIsSaid(t *testing.T) {

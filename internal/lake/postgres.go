@@ -162,7 +162,7 @@ func (p *pgPointer) setUp(ctx context.Context, cfg Config) error {
 	}
 	if !there {
 		if cfg.ReadOnly {
-			return failure.New(failure.Config, "%s holds no Iceberg catalog yet", p.where).WithHint("run the pipeline first, or correct catalog.uri")
+			return failure.Wrap(failure.Config, ErrNoCatalog, "%s holds no Iceberg catalog yet", p.where).WithHint("run the pipeline first, or correct catalog.uri")
 		}
 		if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(pgSetUpLock)); err != nil {
 			return err

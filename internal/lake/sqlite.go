@@ -54,7 +54,7 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 	}
 	if cfg.ReadOnly {
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-			return nil, failure.New(failure.Config, "there is no catalog %s yet", file).WithHint("run the pipeline first, or correct catalog.uri")
+			return nil, failure.Wrap(failure.Config, ErrNoCatalog, "there is no catalog %s yet", file).WithHint("run the pipeline first, or correct catalog.uri")
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -72,7 +72,7 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 	inner, err := newInner(ctx, cfg.Name, db, props)
 	if err != nil {
 		db.Close()
-		return nil, failure.Wrap(failure.Unreachable, err, "open the catalog %s", file)
+		return nil, cannotOpen(err, file)
 	}
 	names, err := catalogNames(ctx, db)
 	if err == nil {
@@ -137,13 +137,32 @@ func sqlitePath(uri string) (string, error) {
 	return abs, nil
 }
 
-func isBusy(err error) bool {
+// cannotOpen says what is wrong with a file that is not a catalog: what another
+// start cannot change is the configuration's fault.
+func cannotOpen(err error, file string) error {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+		return failure.Wrap(failure.Config, err, "the catalog %s is not a SQLite database", file).
+			WithHint("correct catalog.uri, or restore the file: nothing was changed in it")
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		return failure.Wrap(failure.Config, err, "the catalog %s cannot be opened for writing", file).
+			WithHint("catalog.uri must name a file, and this user must be able to write to it and to its folder")
+	}
+	return failure.Wrap(failure.Unreachable, err, "open the catalog %s", file)
+}
+
+// primaryCode is SQLite's result code, 0 where err is none of its.
+func primaryCode(err error) int {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
-		return false
+		return 0
 	}
-	primary := e.Code() & 0xff
-	return primary == sqlite3.SQLITE_BUSY || primary == sqlite3.SQLITE_LOCKED
+	return e.Code() & 0xff
+}
+
+func isBusy(err error) bool {
+	code := primaryCode(err)
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
 
 func (p *sqlitePointer) key(ident table.Identifier) (namespace, name string) {
