@@ -35,8 +35,9 @@ type catalogServeFlags struct {
 func newCatalogServe(g *globals) *cobra.Command {
 	var f catalogServeFlags
 	cmd := &cobra.Command{
-		Use:   "serve [FILE]",
-		Short: "Serve the tables of a pipeline as a read-only Iceberg REST catalog",
+		Use:         "serve [FILE]",
+		Annotations: map[string]string{untilStopped: ""},
+		Short:       "Serve the tables of a pipeline as a read-only Iceberg REST catalog",
 		Long: `Serves the tables of a pipeline as a read-only Iceberg REST catalog, so that
 PyIceberg, Spark, DuckDB and Trino attach with one URL (docs/attach.md). The
 files are read by the engines themselves: they need the same disk, or the keys

@@ -21,8 +21,9 @@ func newDemo(g *globals) *cobra.Command {
 	var c app.DemoConfig
 	var page pageFlags
 	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "The whole pipeline on a generated stream: no file, no broker, no network",
+		Use:         "demo",
+		Annotations: map[string]string{untilStopped: ""},
+		Short:       "The whole pipeline on a generated stream: no file, no broker, no network",
 		Long: `Plays a generated Wikimedia stream through server-sent events, contract, an
 embedded Kafka, bronze and silver Iceberg tables.
 

@@ -16,8 +16,9 @@ import (
 func newIngest(g *globals) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use:   "ingest FILE",
-		Short: "Read a server-sent event stream into Kafka, contract checked",
+		Use:         "ingest FILE",
+		Annotations: map[string]string{untilStopped: ""},
+		Short:       "Read a server-sent event stream into Kafka, contract checked",
 		Long: `Runs one ingest section of a pipeline file: each event is checked against its
 contract and published; violations go to the dead-letter topic with a reason,
 canaries are dropped and counted. The resume position is saved only after Kafka
@@ -65,8 +66,9 @@ func newReplay(g *globals) *cobra.Command {
 	var addr string
 	c.Generator.Plan = replay.DefaultPlan()
 	cmd := &cobra.Command{
-		Use:   "replay-sse",
-		Short: "Serve an event stream like Wikimedia's: a file, or a seeded generator",
+		Use:         "replay-sse",
+		Annotations: map[string]string{untilStopped: ""},
+		Short:       "Serve an event stream like Wikimedia's: a file, or a seeded generator",
 		Long: `A local server that behaves like EventStreams: Last-Event-ID as an array of
 positions, overlap on resume, ids that repeat, times that go backwards, canaries,
 cuts and stalls. It plays a JSONL file, or generates events from a seed. With an

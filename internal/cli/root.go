@@ -46,8 +46,8 @@ func (g *globals) print(v any, text func(w io.Writer) error) error {
 // Main runs the command line and returns the process's exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	// The first signal asks for a clean stop; a second one ends at once.
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -61,7 +61,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 				os.Exit(128 + int(s))
 			}
 			fmt.Fprintf(stderr, "weir: %s: stopping cleanly; once more ends at once\n", s)
-			cancel()
+			cancel(signalled(s))
 		}
 	}()
 	if len(args) == 0 || args[0] != broker.Subcommand { // a child of ours would write to the same file
@@ -76,7 +76,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	refuseUnknownSubcommands(root)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
@@ -84,13 +85,64 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &silent) {
 		return int(silent)
 	}
+	var by signalled
+	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &by) {
+		return by.exitCode(cmd)
+	}
 	class := failure.ClassOf(err)
 	var f *failure.Error
 	if !errors.As(err, &f) && isUsage(err) {
 		class = failure.Config
 	}
 	fmt.Fprintln(stderr, "weir:", strings.TrimSpace(err.Error()))
+	if isUsage(err) {
+		usage := cmd.UseLine()
+		if cmd.HasSubCommands() {
+			usage = cmd.CommandPath() + " COMMAND"
+		}
+		fmt.Fprintf(stderr, "  usage: %s\n  hint: %s --help says more\n", usage, cmd.CommandPath())
+	}
 	return int(class)
+}
+
+// signalled is the cause of a stop that a signal asked for.
+type signalled syscall.Signal
+
+func (s signalled) Error() string { return syscall.Signal(s).String() }
+
+// untilStopped marks the commands that go on until somebody stops them: for
+// those, a signal that came before they had begun is a clean stop as well.
+const untilStopped = "untilStopped"
+
+// exitCode is 0 for what a signal is the ordinary end of. Any other command has
+// not given its answer.
+func (s signalled) exitCode(cmd *cobra.Command) int {
+	if _, ok := cmd.Annotations[untilStopped]; ok {
+		return 0
+	}
+	return 128 + int(s)
+}
+
+// refuseUnknownSubcommands gives every command that only groups others a run of
+// its own: cobra would print the help and report success for a misspelt one.
+func refuseUnknownSubcommands(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if !c.HasSubCommands() || c.Runnable() {
+			continue
+		}
+		c.Args, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				text += "; did you mean " + strings.Join(like, " or ") + "?"
+			}
+			return errors.New(text)
+		}
+	}
 }
 
 // exitCode ends the process with a code when everything has been said already.

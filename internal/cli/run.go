@@ -18,8 +18,9 @@ func newRun(g *globals) *cobra.Command {
 	var only []string
 	var page pageFlags
 	cmd := &cobra.Command{
-		Use:   "run FILE",
-		Short: "Run a pipeline: ingestion and every query, until stopped",
+		Use:         "run FILE",
+		Annotations: map[string]string{untilStopped: ""},
+		Short:       "Run a pipeline: ingestion and every query, until stopped",
 		Long: `Runs everything in one process. SIGTERM stops cleanly: a batch that has begun to
 commit is finished, one that has not is run again by the next start.
 
