@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -33,7 +34,7 @@ func Load(path string, env func(string) (string, bool)) (*Pipeline, []Fault) {
 	}
 	data, err := readBounded(path, fileBytesMax)
 	if err != nil {
-		return nil, []Fault{{File: path, Line: 1, Column: 1, Message: "cannot read the pipeline file: " + err.Error()}}
+		return nil, []Fault{{File: path, Line: 1, Column: 1, Message: unreadable(err)}}
 	}
 	return LoadBytes(path, filepath.Dir(abs), data, env)
 }
@@ -59,6 +60,18 @@ func LoadBytes(name, dir string, data []byte, env func(string) (string, bool)) (
 	p.places = l.places
 	p.Warnings = sorted(l.warnings)
 	return p, nil
+}
+
+// unreadable says why a file cannot be read, and what to do about it.
+func unreadable(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "there is no such file; weir init writes a commented example"
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err // the fault names the file
+	}
+	return "cannot read the pipeline file: " + err.Error()
 }
 
 // readBounded reads a regular file of at most limit bytes.

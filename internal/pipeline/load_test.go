@@ -360,3 +360,15 @@ func TestAStatusPageForOthersNeedsATokenInTheFile(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileThatIsNotThereIsSaidInPlainWords(t *testing.T) {
+	for path, want := range map[string]string{
+		filepath.Join(t.TempDir(), "none.yaml"): "there is no such file; weir init writes a commented example",
+		t.TempDir():                             "is a folder",
+	} {
+		_, faults := Load(path, func(string) (string, bool) { return "", false })
+		if len(faults) != 1 || !strings.Contains(faults[0].Message, want) || strings.Contains(faults[0].Message, "stat ") {
+			t.Errorf("%s: %v", path, faults)
+		}
+	}
+}
