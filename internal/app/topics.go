@@ -60,7 +60,7 @@ func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 		case !told && waited >= topicAttempt:
 			told = true
 			a.opts.Logger.Warn("waiting for Kafka, which does not answer", "brokers", a.Kafka.BootstrapServers,
-				"to", "look for the pipeline's topics", "giving_up_after", topicDeadline, "error", err)
+				"to", "look for the pipeline's topics", "giving_up_after", topicDeadline.String(), "error", err)
 		}
 		if err := a.opts.Clock.Sleep(ctx, topicPause); err != nil {
 			return err

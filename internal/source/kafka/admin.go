@@ -88,7 +88,7 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 		if !told && s.clk.Now().Sub(began) >= noticeAfter {
 			told = true
 			s.log.Warn("waiting for Kafka, which does not answer", "brokers", s.cfg.Client.BootstrapServers, "to", what,
-				"giving_up_after", s.cfg.UnreachableAfter, "error", err)
+				"giving_up_after", s.cfg.UnreachableAfter.String(), "error", err)
 		}
 		s.log.Debug("kafka request failed, trying again", "what", what, "error", err)
 		if err := s.clk.Sleep(ctx, wait); err != nil {
