@@ -46,6 +46,10 @@ type watch struct {
 
 	mu    sync.Mutex
 	admin *kadm.Client // made by the first question about topics
+
+	// deltas are the Delta tables by location, so that a look reads on in their
+	// logs from the last one; only tableFacts uses them.
+	deltas map[string]*delta.Table
 }
 
 // ServeStatus opens the status page and begins to feed it. It is called after
@@ -54,7 +58,7 @@ func (a *App) ServeStatus(o StatusOptions) (url string, err error) {
 	if o.Listen == pipeline.ListenNone || o.Listen == "" {
 		return "", nil
 	}
-	w := &watch{a: a}
+	w := &watch{a: a, deltas: map[string]*delta.Table{}}
 	w.board = status.NewBoard(status.Options{
 		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(),
 		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters},
@@ -411,11 +415,15 @@ func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 // deltaTable is a Delta table's health from its log.
 func (w *watch) deltaTable(ctx context.Context, name, role, location string) (status.Table, error) {
 	out := status.Table{Name: name, Role: role}
-	store, err := w.a.deltaStorage(ctx, location)
-	if err != nil {
-		return out, err
+	t := w.deltas[location]
+	if t == nil {
+		store, err := w.a.deltaStorage(ctx, location)
+		if err != nil {
+			return out, err
+		}
+		t = delta.Open(store, delta.Options{Clock: w.a.opts.Clock})
+		w.deltas[location] = t
 	}
-	t := delta.Open(store, delta.Options{Clock: w.a.opts.Clock})
 	s, err := t.Snapshot(ctx)
 	if errors.Is(err, delta.ErrNoTable) {
 		out.Missing = true
