@@ -121,7 +121,9 @@ func (c SQLiteCatalog) MetadataLocation(ctx context.Context, table string) (stri
 	if i <= 0 {
 		return "", failure.New(failure.Config, "table %q: want namespace.table", table)
 	}
-	if _, err := os.Stat(c.Path); err != nil {
+	if _, err := os.Stat(c.Path); errors.Is(err, os.ErrNotExist) {
+		return "", &NoTableError{Table: table, Catalog: c.Path}
+	} else if err != nil {
 		return "", failure.Wrap(failure.Unreachable, err, "catalog %s", c.Path)
 	}
 	name := c.Name
@@ -145,6 +147,9 @@ func (c SQLiteCatalog) MetadataLocation(ctx context.Context, table string) (stri
 		name, table[:i], table[i+1:]).Scan(&location)
 	if errors.Is(err, sql.ErrNoRows) || (err != nil && strings.Contains(err.Error(), "no such table")) {
 		return "", &NoTableError{Table: table, Catalog: c.Path}
+	}
+	if err != nil && strings.Contains(err.Error(), "not a database") {
+		return "", failure.Wrap(failure.Config, err, "the catalog %s is not a SQLite database", c.Path)
 	}
 	if err != nil {
 		return "", failure.Wrap(failure.Unreachable, err, "catalog %s, table %s", c.Path, table)

@@ -366,3 +366,16 @@ func TestHeadersGoWithEveryRESTRequestAndNoTokenIsSentWithoutOne(t *testing.T) {
 		t.Fatalf("%d of %d requests", seen.Load(), total.Load())
 	}
 }
+
+func TestAWarehouseThatCannotBeWrittenToIsAMatterOfConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, lake.Config{URI: filepath.Join(dir, "catalog.db"), Warehouse: filepath.Join(file, "warehouse")})
+	_, err := c.EnsureTable(context.Background(), events, catalogtest.Schema, catalogtest.Spec(), nil)
+	if !failure.Is(err, failure.Config) || !strings.Contains(err.Error(), "warehouse cannot be written to") {
+		t.Errorf("class %s: %v", failure.ClassOf(err), err)
+	}
+}

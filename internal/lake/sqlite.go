@@ -58,7 +58,12 @@ func openSQLite(ctx context.Context, cfg Config, props iceberg.Properties) (*Cat
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return nil, failure.Wrap(failure.Unreachable, err, "make the folder of the catalog %s", file)
+		class := failure.Unreachable
+		if unwritable(err) {
+			class = failure.Config
+		}
+		return nil, failure.Wrap(class, err, "make the folder of the catalog %s", file).
+			WithHint("correct catalog.uri, or let this user make the folder")
 	}
 	dsn := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath()}).String() + "?" + url.Values{
 		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeoutMillis), "journal_mode(WAL)", "synchronous(FULL)"},

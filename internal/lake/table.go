@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"syscall"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/catalog"
@@ -155,10 +157,25 @@ func (c *Catalog) createTable(ctx context.Context, ident table.Identifier, schem
 }
 
 func (c *Catalog) classified(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) && unwritable(err) {
+		return failure.Wrap(failure.Config, err, "the warehouse cannot be written to").
+			WithHint("warehouse in the pipeline file must be a folder that this user may write to, or may make")
+	}
 	if c.classify == nil {
 		return err
 	}
 	return c.classify(err)
+}
+
+// unwritable reports whether err is of those that trying again does not change.
+func unwritable(err error) bool {
+	for _, e := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.EROFS, syscall.ENOTDIR, syscall.ENAMETOOLONG} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // DropTable takes the table out of the catalog; its files stay.
