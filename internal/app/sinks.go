@@ -120,6 +120,26 @@ func DeltaSink(store delta.Storage, s SinkSpec, d DeltaSettings) (sink.Sink, err
 // engineInfo is what a Delta log says of who wrote it.
 const engineInfo = "weir"
 
+// OpenStore opens a folder on the local disk, or a prefix on S3 by the default
+// chain of the SDK.
+func OpenStore(ctx context.Context, location string, clk clock.Clock) (objstore.Store, error) {
+	a := &App{P: &pipeline.Pipeline{}, opts: Options{Clock: clk}}
+	return a.openCheckpoint(ctx, location)
+}
+
+// DeltaStorage opens the folder of a Delta table in the same way.
+func DeltaStorage(ctx context.Context, location string, clk clock.Clock) (delta.Storage, error) {
+	a := &App{P: &pipeline.Pipeline{}, opts: Options{Clock: clk}}
+	return a.deltaStorage(ctx, location)
+}
+
+// InstanceID names a deployment of a query: the same checkpoint on the same host
+// is the same instance, restarted.
+func InstanceID(checkpoint, query string) string { return instanceID(checkpoint, query) }
+
+// LockDir is the folder to lock for a checkpoint, empty where there is none.
+func LockDir(checkpoint string) string { return lockDir(checkpoint) }
+
 // deltaStorage opens the folder of a Delta table. On an object store a data file
 // is held in memory while it is written.
 func (a *App) deltaStorage(ctx context.Context, location string) (delta.Storage, error) {

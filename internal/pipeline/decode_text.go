@@ -265,7 +265,7 @@ func (l *loader) decodePartitionBy(n ast.Node, out *[]PartitionField, key string
 		if !ok {
 			continue
 		}
-		pf, err := parsePartitionField(s.text)
+		pf, err := ParsePartitionField(s.text)
 		if err != nil {
 			l.fault(at, path, "partitionBy: %s %s", s.shown(), err)
 		}

@@ -242,8 +242,8 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var partitionTerm = regexp.MustCompile(`^\s*([a-zA-Z]+)\s*\(\s*(.*?)\s*\)\s*$`)
 
-// parsePartitionField reads day(timestamp), bucket(16, key), wiki.
-func parsePartitionField(text string) (PartitionField, error) {
+// ParsePartitionField reads day(timestamp), bucket(16, key), wiki.
+func ParsePartitionField(text string) (PartitionField, error) {
 	t := strings.TrimSpace(text)
 	if identifier.MatchString(t) {
 		return PartitionField{Transform: "identity", Column: t}, nil
