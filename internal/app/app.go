@@ -152,6 +152,9 @@ func (a *App) openKafka(ctx context.Context) error {
 		a.child = child
 		a.closers = append(a.closers, func() error { return child.Stop(context.WithoutCancel(ctx)) })
 		bootstrap = child.Bootstrap()
+		if from := child.Ready.MovedFrom; from != 0 {
+			a.opts.Logger.Warn("another program listens on the embedded broker's port: it took another one", "port", from, "now_at", bootstrap)
+		}
 	}
 	a.Kafka = KafkaConfig(k, bootstrap)
 	return a.createTopics(ctx, k.Topics)

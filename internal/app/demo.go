@@ -53,6 +53,8 @@ type demoState struct {
 	Start     time.Time `json:"start"`
 	EventRate float64   `json:"event_rate"`
 	Delivery  string    `json:"delivery"`
+	// Events is the greatest end that was asked for so far.
+	Events int64 `json:"events,omitempty"`
 }
 
 // Demo is the whole pipeline on a generated stream.
@@ -125,26 +127,39 @@ func (a *App) loadDemoState(cfg DemoConfig) (demoState, error) {
 			return st, failure.New(failure.Config, "%s holds a demo with --seed %d --delivery %s", cfg.Data, st.Seed, st.Delivery).
 				WithHint("give the same flags to go on with it, or another --data folder")
 		}
+		if cfg.Events > 0 && cfg.Events < st.Events {
+			return st, failure.New(failure.Config, "%s holds a demo of %d events already, --events %d is fewer", cfg.Data, st.Events, cfg.Events).
+				WithHint("give --events %d or more to go on with it, or another --data folder", st.Events)
+		}
+		if cfg.Events > st.Events {
+			st.Events = cfg.Events
+			return st, saveDemoState(path, st)
+		}
 		return st, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return demoState{}, failure.Wrap(failure.Config, err, "read %s", path)
 	}
-	st := demoState{Seed: cfg.Seed, Start: a.opts.Clock.Now(), EventRate: cfg.Rate, Delivery: cfg.Delivery}
+	st := demoState{Seed: cfg.Seed, Start: a.opts.Clock.Now(), EventRate: cfg.Rate, Delivery: cfg.Delivery, Events: cfg.Events}
 	if cfg.Rate == 0 {
 		st.EventRate = demoPastRate
 		st.Start = st.Start.Add(-time.Duration(float64(cfg.Events) / demoPastRate * float64(time.Second)))
 	}
-	if b, err = json.MarshalIndent(st, "", "  "); err == nil {
+	return st, saveDemoState(path, st)
+}
+
+func saveDemoState(path string, st demoState) error {
+	b, err := json.MarshalIndent(st, "", "  ")
+	if err == nil {
 		tmp := path + ".tmp"
 		if err = os.WriteFile(tmp, append(b, '\n'), 0o644); err == nil {
 			err = os.Rename(tmp, path)
 		}
 	}
 	if err != nil {
-		return st, failure.Wrap(failure.Config, err, "write %s", path)
+		return failure.Wrap(failure.Config, err, "write %s", path)
 	}
-	return st, nil
+	return nil
 }
 
 // openStream starts the stream's server on a free port of the loopback

@@ -221,7 +221,8 @@ func Listen(ctx context.Context, cfg Config, addr string) (*Running, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, failure.Wrap(failure.Config, err, "the replay server cannot listen on %s", addr)
+		return nil, failure.Wrap(failure.Config, err, "the replay server cannot listen on %s", addr).
+			WithHint("choose another address; port 0 takes a free one")
 	}
 	r := &Running{
 		URL: fmt.Sprintf("http://%s%s", ln.Addr(), Path), Server: s, done: make(chan error, 1),
