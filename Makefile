@@ -43,6 +43,20 @@ unit: ## The fast tests only: no broker, no Python
 test-full: tools-s3 test dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
+# Packages that are tried on real catalogs: Postgres, Iceberg's REST server.
+CATALOGS := ./internal/lake ./internal/sink/iceberg ./internal/catalogserve
+
+.PHONY: catalogs
+catalogs: build tools ## Catalogs on a real Postgres and on Iceberg's REST server, killed; PyIceberg and DuckDB attach
+	@scripts/iceberg-rest.sh fetch
+	@scripts/venv.sh duckdb
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 25m $(TESTFLAGS) $(CATALOGS)
+
+.PHONY: attach
+attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
+	@scripts/spark.sh
+	$(GO) test -count=1 -timeout 15m $(TESTFLAGS) ./internal/catalogserve -run Attaches
+
 .PHONY: dashboards
 dashboards: build ## A real Prometheus evaluates dashboard and alerts over a run (skipped without one)
 	scripts/check-dashboards.sh

@@ -3,18 +3,27 @@
 # prints its interpreter. Run again it does nothing, unless the requirements or
 # the Python have changed.
 #
-#   scripts/venv.sh
+#   scripts/venv.sh          PyIceberg, DuckDB, delta-rs: tests/readers/requirements.txt
+#   scripts/venv.sh duckdb   an older DuckDB, for which there is an Iceberg extension on PyPI
+#   scripts/venv.sh spark    PySpark (0.4 GB)
 #
 # Environment:
 #   PYTHON      the Python to build it from (default: python3; 3.10 or newer)
 #   WEIR_CACHE  where it is kept (default: .cache of the checkout)
-# Exit codes: 1 failed, 5 no usable Python.
+# Exit codes: 1 failed, 2 usage, 5 no usable Python.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${WEIR_CACHE:-$root/.cache}
-venv=$cache/venv
-requirements=$root/tests/readers/requirements.txt
+name=${1:-}
+venv=$cache/venv${name:+-$name}
+requirements=$root/tests/readers/requirements${name:+-$name}.txt
+case "$name" in
+  '') modules='duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' ;;
+  duckdb) modules='duckdb, duckdb_extension_iceberg' ;;
+  spark) modules='pyspark' ;;
+  *) echo "venv.sh: no environment $name" >&2; exit 2 ;;
+esac
 python=${PYTHON:-python3}
 
 die() { local code=$1; shift; echo "venv.sh: $*" >&2; exit "$code"; }
@@ -32,14 +41,14 @@ if [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$want" ] && [ -x "$venv/bin/pyth
 fi
 
 mkdir -p "$cache"
-exec 9>"$cache/venv.lock"
+exec 9>"$venv.lock"
 if command -v flock >/dev/null; then flock 9; fi
 if [ "$(cat "$venv/.made-from" 2>/dev/null)" != "$want" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements" >&2
   "$venv/bin/python" -m pip check --quiet >&2 || die 1 "the pinned versions do not fit together"
-  "$venv/bin/python" -c 'import duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' || die 1 "the readers cannot be imported"
+  "$venv/bin/python" -c "import $modules" || die 1 "the readers cannot be imported"
   printf '%s' "$want" >"$venv/.made-from"
 fi
 echo "$venv/bin/python"

@@ -11,7 +11,7 @@ import sys
 
 def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--catalog", required=True, help="the SQL catalog's SQLite file")
+    parser.add_argument("--catalog", required=True, help="the SQL catalog's SQLite file, or the URL of a REST catalog")
     parser.add_argument("--name", default="weir", help="the catalog's name in its rows (default: weir)")
     parser.add_argument("--table", required=True, help="namespace.table")
     parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE",
@@ -23,6 +23,10 @@ def load(args):
     """The table at its newest metadata; the reader fails if there is none."""
     from pyiceberg.catalog.sql import SqlCatalog
 
+    if args.catalog.startswith("http"):
+        from pyiceberg.catalog.rest import RestCatalog
+
+        return RestCatalog(args.name, uri=args.catalog, **dict(p.split("=", 1) for p in args.property)).load_table(args.table)
     path = pathlib.Path(args.catalog).resolve()
     if not path.is_file():
         sys.exit(f"no catalog at {path}")
