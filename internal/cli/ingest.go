@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +40,9 @@ has acknowledged everything before it. Ends when the server answers 204.`,
 			if err != nil {
 				return err
 			}
+			quiet := g.tellIngest(in)
 			err = in.Run(cmd.Context())
+			quiet()
 			if perr := g.printIngest(in.Stats()); err == nil {
 				err = perr
 			}
@@ -53,12 +56,45 @@ has acknowledged everything before it. Ends when the server answers 204.`,
 	return cmd
 }
 
+// ingestEvery is how often ingestion says how far it is, where that has changed.
+const ingestEvery = 10 * time.Second
+
+// tellIngest says on standard error that ingestion has begun and, until the
+// returned function is called, how far it is.
+func (g *globals) tellIngest(in *ingest.Ingester) (quiet func()) {
+	if g.json() {
+		return func() {}
+	}
+	fmt.Fprintln(g.stderr, "weir: reading the stream; an interrupt stops cleanly, the next start goes on where this one ends")
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		t := time.NewTicker(ingestEvery)
+		defer t.Stop()
+		var last int64
+		for {
+			select {
+			case <-done:
+				return
+			case <-t.C:
+			}
+			if s := in.Stats(); s.Received != last {
+				last = s.Received
+				_ = writeIngest(g.stderr, s)
+			}
+		}
+	}()
+	return func() { close(done); <-stopped }
+}
+
+func writeIngest(w io.Writer, s ingest.Stats) error {
+	_, err := fmt.Fprintf(w, "received %d, published %d, dead letters %d, canaries %d, dropped %d, reconnects %d\n",
+		s.Received, s.Published, s.DeadLetters, s.Canaries, s.Dropped, s.Reconnects())
+	return err
+}
+
 func (g *globals) printIngest(s ingest.Stats) error {
-	return g.print(s, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "received %d, published %d, dead letters %d, canaries %d, dropped %d, reconnects %d\n",
-			s.Received, s.Published, s.DeadLetters, s.Canaries, s.Dropped, s.Reconnects())
-		return err
-	})
+	return g.print(s, func(w io.Writer) error { return writeIngest(w, s) })
 }
 
 func newReplay(g *globals) *cobra.Command {

@@ -53,7 +53,10 @@ func newValidate(g *globals) *cobra.Command {
 			}
 			doc := map[string]any{"valid": true, "name": p.Name, "queries": len(p.Queries), "warnings": p.Warnings}
 			return g.print(doc, func(w io.Writer) error {
-				g.printFaults(w, p.Warnings)
+				for _, f := range p.Warnings {
+					f.Message = "warning: " + f.Message
+					fmt.Fprintln(w, f)
+				}
 				_, err := fmt.Fprintf(w, "%s: pipeline %s is valid: %d ingests, %d queries\n", p.File, p.Name, len(p.Ingest), len(p.Queries))
 				return err
 			})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -33,8 +34,11 @@ page only where --listen asks for it.`,
 			if err != nil {
 				return err
 			}
+			var batches atomic.Int64
+			line := g.progressLine()
 			a, err := app.Open(cmd.Context(), p, app.Options{
-				Logger: g.log, TakeOver: takeOver, Queries: only, OnProgress: g.progressLine(),
+				Logger: g.log, TakeOver: takeOver, Queries: only,
+				OnProgress: func(p engine.Progress) { batches.Add(1); line(p) },
 				OnAlert: func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
 			})
 			if err != nil {
@@ -47,7 +51,11 @@ page only where --listen asks for it.`,
 				}
 			}
 			if once {
-				return a.RunOnce(cmd.Context())
+				err := a.RunOnce(cmd.Context())
+				if err == nil && batches.Load() == 0 && !g.json() {
+					fmt.Fprintln(g.stderr, "weir: nothing new: every query is at the end of its source")
+				}
+				return err
 			}
 			return runAll(cmd.Context(), a)
 		},
