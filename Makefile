@@ -40,7 +40,7 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: tools-s3 test dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test catalogs dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server.
