@@ -39,7 +39,7 @@ page only where --listen asks for it.`,
 			a, err := app.Open(cmd.Context(), p, app.Options{
 				Logger: g.log, TakeOver: takeOver, Queries: only,
 				OnProgress: func(p engine.Progress) { batches.Add(1); line(p) },
-				OnAlert: func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
+				OnAlert:    func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
 			})
 			if err != nil {
 				return err
