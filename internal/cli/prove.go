@@ -35,6 +35,7 @@ against what Kafka itself holds, with readers that share no code with the engine
   weir prove checkpoint        the checkpoint lost, or restored from an old copy; the boundary
   weir prove ingest            weir ingest killed at every step, in both deliveries
   weir prove crash-points      a kill at every step of a micro-batch
+  weir prove foreachbatch      the traps of foreachBatch, and how they are shut
 
 NAME is a scenario, a group or a pattern; none runs all of them. An outcome is
 proved, violated, or inconclusive: the fault did not land where it was meant to.
