@@ -41,7 +41,7 @@ func (b *bench) backlogs(ctx context.Context, name string) ([]Result, error) {
 		if err := b.preload(ctx, topic, codec, b.o.Rows); err != nil {
 			return nil, err
 		}
-		got, err := b.each(func(int) ([]Result, error) { return b.backlog(ctx, name, codec, topic) })
+		got, err := b.each(ctx, func(int) ([]Result, error) { return b.backlog(ctx, name, codec, topic) })
 		b.dropTopic(ctx, topic)
 		if err != nil {
 			return nil, err
@@ -59,7 +59,7 @@ func (b *bench) backlog(ctx context.Context, name, codec, topic string) ([]Resul
 	if err != nil {
 		return nil, err
 	}
-	brokerCPU := cpuOf(b.kafka.pid)
+	m := b.meter()
 	c, err := b.start(name+"/"+codec, "run", file, "--once", "--output", "json")
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (b *bench) backlog(ctx context.Context, name, codec, topic string) ([]Resul
 	if err := c.wait(ctx); err != nil {
 		return nil, err
 	}
-	brokerCPU = cpuOf(b.kafka.pid) - brokerCPU
+	brokerCPU, others := m.read(c.userAndSys)
 	lines, err := progressLines(c.out)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (b *bench) backlog(ctx context.Context, name, codec, topic string) ([]Resul
 	million := float64(b.o.Rows) / 1e6
 	r := Result{
 		Name: name + "/" + codec, Rows: b.o.Rows, CPU: round(c.userAndSys.Seconds() / million), PeakRSSMB: round(c.peakMB()),
-		BrokerCPU: round(brokerCPU.Seconds() / million), Seconds: round(c.endedAt.Sub(c.startedAt).Seconds()),
+		Others: others, BrokerCPU: round(brokerCPU.Seconds() / million), Seconds: round(c.endedAt.Sub(c.startedAt).Seconds()),
 		Whole: round(float64(b.o.Rows) / c.endedAt.Sub(c.startedAt).Seconds()), Commits: len(lines), Stages: stages(lines, b.o.Rows),
 	}
 	r.RowsPerSecond = round(steady(lines, name, b.o.Rows))

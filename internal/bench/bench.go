@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/weirlake/weir/internal/failure"
@@ -86,9 +87,12 @@ func (b *bench) say(format string, args ...any) {
 }
 
 // each measures f as often as is asked for, and records every result.
-func (b *bench) each(f func(run int) ([]Result, error)) ([]Result, error) {
+func (b *bench) each(ctx context.Context, f func(run int) ([]Result, error)) ([]Result, error) {
 	var out []Result
 	for run := 1; run <= b.o.Repeat; run++ {
+		if err := b.quiet(ctx, runtime.NumCPU()); err != nil {
+			return nil, err
+		}
 		got, err := f(run)
 		if err != nil {
 			return nil, err

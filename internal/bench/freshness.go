@@ -24,7 +24,7 @@ func (b *bench) freshness(ctx context.Context) ([]Result, error) {
 	var out []Result
 	for _, rate := range b.o.Rates {
 		b.say("freshness: %d events/s for %d s, trigger %s", rate, b.o.Seconds, b.o.Trigger)
-		got, err := b.each(func(int) ([]Result, error) { return b.fresh(ctx, rate) })
+		got, err := b.each(ctx, func(int) ([]Result, error) { return b.fresh(ctx, rate) })
 		if err != nil {
 			return nil, err
 		}
@@ -56,6 +56,7 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 			return nil, err
 		}
 	}
+	m := b.meter()
 	start := b.o.Clock.Now().Add(playAhead)
 	f, err := b.newFeed(topic, None, true, replay.GeneratorConfig{Start: start, Rate: float64(rate), Backward: -1})
 	if err != nil {
@@ -69,6 +70,7 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 	if err := c.stop(ctx); err != nil {
 		return nil, err
 	}
+	_, others := m.read(c.userAndSys)
 	events := int64(rate) * int64(b.o.Seconds)
 	counted := start.Add(warmUp).UnixMilli()
 	var out []Result
@@ -80,7 +82,7 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 		}
 		for from, values := range map[string][]float64{"append": appends, "event": times} {
 			r := Result{Name: fmt.Sprintf("freshness/%d/%s/%s", rate, name, from), Rows: int64(len(values)), PeakRSSMB: round(c.peakMB()),
-				CPU: round(c.userAndSys.Seconds() / float64(events) * 1e6), Commits: len(seen[i]) - 1, Seconds: float64(b.o.Seconds)}
+				CPU: round(c.userAndSys.Seconds() / float64(events) * 1e6), Others: others, Commits: len(seen[i]) - 1, Seconds: float64(b.o.Seconds)}
 			r.P50, r.P95, r.P99 = quantiles(values)
 			out = append(out, r)
 		}
@@ -131,7 +133,7 @@ func latencies(sent []stamp, base int64, seen []sighting, partition int32, count
 // on tables that exist, with some rows waiting.
 func (b *bench) startup(ctx context.Context) ([]Result, error) {
 	b.say("startup: %d starts with %d events waiting", b.o.Kills, startupRows)
-	return b.each(func(int) ([]Result, error) {
+	return b.each(ctx, func(int) ([]Result, error) {
 		topic, err := b.topic(ctx, Startup)
 		if err != nil {
 			return nil, err

@@ -22,7 +22,7 @@ const (
 // ingestion and the broker are three processes on the same cores.
 func (b *bench) ingest(ctx context.Context) ([]Result, error) {
 	b.say("ingest: %d events", b.o.Rows)
-	return b.each(func(int) ([]Result, error) {
+	return b.each(ctx, func(int) ([]Result, error) {
 		topic, err := b.topic(ctx, Ingest)
 		if err != nil {
 			return nil, err
@@ -53,7 +53,7 @@ func (b *bench) ingestOnce(ctx context.Context, topic string) ([]Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	brokerCPU := cpuOf(b.kafka.pid)
+	m, serverCPU := b.meter(), cpuOf(server.cmd.Process.Pid)
 	c, err := b.start(Ingest, "ingest", file)
 	if err != nil {
 		return nil, err
@@ -77,15 +77,16 @@ func (b *bench) ingestOnce(ctx context.Context, topic string) ([]Result, error) 
 			return nil, err
 		}
 	}
-	brokerCPU = cpuOf(b.kafka.pid) - brokerCPU
+	serverCPU = cpuOf(server.cmd.Process.Pid) - serverCPU
 	if err := c.stop(ctx); err != nil {
 		return nil, err
 	}
+	brokerCPU, others := m.read(c.userAndSys + serverCPU)
 	million := float64(b.o.Rows) / 1e6
 	return []Result{{
 		Name: Ingest, Rows: b.o.Rows, RowsPerSecond: round(float64(rows-atFirst) / last.Sub(first).Seconds()),
 		Whole: round(float64(rows) / last.Sub(c.startedAt).Seconds()), CPU: round(c.userAndSys.Seconds() / million),
-		PeakRSSMB: round(c.peakMB()), BrokerCPU: round(brokerCPU.Seconds() / million), Seconds: round(last.Sub(c.startedAt).Seconds()),
+		PeakRSSMB: round(c.peakMB()), Others: others, BrokerCPU: round(brokerCPU.Seconds() / million), Seconds: round(last.Sub(c.startedAt).Seconds()),
 	}}, nil
 }
 

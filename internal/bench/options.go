@@ -86,6 +86,9 @@ type Options struct {
 	KafkaScript string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
+	// QuietWait is how long each measurement may wait for others to leave the
+	// machine alone.
+	QuietWait time.Duration
 	// Record appends every single result to this file, one JSON object a line.
 	Record string
 	// Profile is a folder for CPU and heap profiles of the measured processes.

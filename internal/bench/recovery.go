@@ -27,7 +27,7 @@ func (b *bench) recovery(ctx context.Context) ([]Result, error) {
 	if err := b.preload(ctx, topic, None, b.o.Rows); err != nil {
 		return nil, err
 	}
-	return b.each(func(run int) ([]Result, error) {
+	return b.each(ctx, func(run int) ([]Result, error) {
 		rng := rand.New(rand.NewPCG(b.o.Seed, uint64(run)))
 		var took [2][]float64
 		peak := 0.0

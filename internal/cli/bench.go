@@ -59,6 +59,7 @@ compressing the same events takes is printed beside them.`,
 	f.StringSliceVar(&o.Kafka, "kafka", nil, "measure against this Kafka: bootstrap `servers`")
 	f.StringVar(&o.KafkaScript, "kafka-script", "", "start a real Kafka with this `script` (scripts/kafka.sh)")
 	f.IntVar(&o.Port, "port", 0, "`port` of a broker that is started (0: a free one)")
+	f.DurationVar(&o.QuietWait, "quiet-wait", 0, "wait so `long` at most, before each measurement, for others to leave the machine alone")
 	f.StringVar(&o.Dir, "dir", "", "make the temporary folder in this `folder`")
 	f.StringVar(&o.Record, "record", "", "append every single result to this `file`, a JSON object a line")
 	f.StringVar(&o.Profile, "profile", "", "write CPU and heap profiles of the measured processes to this `folder`")
