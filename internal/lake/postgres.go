@@ -248,9 +248,17 @@ func (p *pgPointer) location(ctx context.Context, ident table.Identifier) (strin
 	defer cancel()
 	ns, name := splitName(ident)
 	var loc sql.NullString
-	err := p.db.QueryRowContext(ctx,
-		`SELECT metadata_location FROM iceberg_tables WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3`,
-		p.name, ns, name).Scan(&loc)
+	var err error
+	// A server that was restarted leaves the pool full of dead connections; each
+	// try discards one, and the next dials anew.
+	for range maxConnections + 1 {
+		err = p.db.QueryRowContext(ctx,
+			`SELECT metadata_location FROM iceberg_tables WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3`,
+			p.name, ns, name).Scan(&loc)
+		if err == nil || errors.Is(err, sql.ErrNoRows) || ctx.Err() != nil || failure.Is(p.configFailure(err), failure.Config) {
+			break
+		}
+	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || (err == nil && !loc.Valid):
 		return "", fmt.Errorf("%w: %s", ErrNoTable, Name(ident))
