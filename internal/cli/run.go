@@ -52,7 +52,7 @@ page only where --listen asks for it.`,
 			}
 			if once {
 				err := a.RunOnce(cmd.Context())
-				if err == nil && batches.Load() == 0 && !g.json() {
+				if err == nil && cmd.Context().Err() == nil && batches.Load() == 0 && !g.json() {
 					fmt.Fprintln(g.stderr, "weir: nothing new: every query is at the end of its source")
 				}
 				return err
