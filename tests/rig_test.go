@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -199,28 +200,46 @@ func (r *rig) progressBalances(query string) (sum batchLine) {
 // other process of the rig may run at that time.
 func (r *rig) withBroker(f func(bootstrap string)) {
 	r.t.Helper()
-	cmd := exec.Command(weirBin(r.t), "__broker", "--data-dir", filepath.Join(r.data, "kafka"), "--port", "0")
+	bootstrap, stop := embeddedBroker(r.t, filepath.Join(r.data, "kafka"))
+	defer stop()
+	f(bootstrap)
+}
+
+// embeddedBroker starts the broker that is in the binary; topics are
+// name:partitions.
+func embeddedBroker(t *testing.T, dir string, topics ...string) (bootstrap string, stop func()) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"__broker", "--data-dir", dir, "--port", "0"}
+	for _, topic := range topics {
+		args = append(args, "--topic", topic)
+	}
+	cmd := exec.Command(weirBin(t), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// It ends with its standard input.
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(r.data, "kafka"), 0o755); err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
-	defer func() {
-		_ = stdin.Close()
-		if err := cmd.Wait(); err != nil {
-			r.t.Errorf("the broker did not end cleanly: %v", err)
-		}
-	}()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			_ = stdin.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("the broker did not end cleanly: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
 	line, err := bufio.NewReader(stdout).ReadBytes('\n')
 	var ready struct {
 		Bootstrap string `json:"bootstrap"`
@@ -229,10 +248,9 @@ func (r *rig) withBroker(f func(bootstrap string)) {
 		err = json.Unmarshal(line, &ready)
 	}
 	if err != nil || ready.Bootstrap == "" {
-		r.t.Errorf("the broker did not start: %v %s", err, line)
-		return
+		t.Fatalf("the broker did not start: %v %s", err, line)
 	}
-	f(ready.Bootstrap)
+	return ready.Bootstrap, stop
 }
 
 // topic reads all records of a topic, as a read_committed reader gets them.
