@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weirlake/weir/internal/s3test"
 )
 
 // deltaFile is the lab with Delta tables: landing as the records came, and edits
@@ -50,6 +52,14 @@ const landing = "landing.events"
 func newDeltaLab(t *testing.T, records int) *lab {
 	t.Helper()
 	l := newLab(t, records)
+	l.useDelta()
+	return l
+}
+
+// useDelta puts the Delta queries in the place of the lab's own.
+func (l *lab) useDelta() {
+	t := l.t
+	t.Helper()
 	b, err := os.ReadFile(l.file)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +72,6 @@ func newDeltaLab(t *testing.T, records int) *lab {
 	if err := os.WriteFile(l.file, []byte(head+deltaFile+tail), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return l
 }
 
 // deltaExact lets audit and delta-rs count both tables.
@@ -72,9 +81,15 @@ func (l *lab) deltaExact() {
 	if b := a[landing]; !b.Exact || b.Rows != l.sent || b.DistinctOffsets != l.sent || b.KafkaRecords != l.sent {
 		l.t.Fatalf("landing: %+v, %d records were sent", b, l.sent)
 	}
+	l.deltaRSCounts(filepath.Join(l.dir, "warehouse"))
+}
+
+// deltaRSCounts lets delta-rs count both tables below a warehouse.
+func (l *lab) deltaRSCounts(warehouse string, options ...string) {
+	l.t.Helper()
 	var b, s counted
-	reader(l.t, &b, "count_delta.py", "--table", filepath.Join(l.dir, "warehouse", "landing", "events"))
-	reader(l.t, &s, "count_delta.py", "--table", filepath.Join(l.dir, "warehouse", "silver", "edits"))
+	reader(l.t, &b, "count_delta.py", append([]string{"--table", warehouse + "/landing/events"}, options...)...)
+	reader(l.t, &s, "count_delta.py", append([]string{"--table", warehouse + "/silver/edits"}, options...)...)
 	if want := int64(len(l.wantIDs())); b.Rows != l.sent || b.DistinctOffsets != l.sent || s.Rows != want || s.DistinctIDs != want {
 		l.t.Fatalf("delta-rs: landing %+v of %d records, edits %+v of %d ids", b, l.sent, s, want)
 	}
@@ -159,4 +174,25 @@ func TestStatusOfADeltaTableIsReadFromItsLog(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || len(shown.Markers[landing]) == 0 {
 		t.Fatalf("exit %d, %v, %v", code, err, shown.Markers)
 	}
+}
+
+func TestDeltaTablesOnS3KilledAtTheCommitAreExact(t *testing.T) {
+	python(t)
+	l, srv := newLabOnS3(t, 1000)
+	l.useDelta()
+	for _, point := range []string{"landing/commit.metadata:2", "landing/commit.swapped:1", "edits/commit.side:1", "edits/commit.swapped:2"} {
+		l.produce(200)
+		l.crash(point)
+	}
+	l.run(exitOK)
+	a := l.audit(exitOK)
+	if b := a[landing]; !b.Exact || b.Rows != l.sent {
+		t.Fatalf("landing: %+v, %d records were sent", b, l.sent)
+	}
+	var options []string
+	for name, value := range map[string]string{"AWS_ENDPOINT_URL": srv.Endpoint(), "AWS_REGION": s3test.Region, "AWS_ACCESS_KEY_ID": s3test.AccessKeyID,
+		"AWS_SECRET_ACCESS_KEY": s3test.SecretAccessKey, "AWS_ALLOW_HTTP": "true"} {
+		options = append(options, "--property", name+"="+value)
+	}
+	l.deltaRSCounts("s3://"+s3Bucket+"/warehouse", options...)
 }

@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", required=True, help="folder of the table")
+    parser.add_argument("--property", action="append", default=[], help="storage option, NAME=VALUE")
     args = parser.parse_args()
-    table = DeltaTable(args.table)
+    table = DeltaTable(args.table, storage_options=dict(p.split("=", 1) for p in args.property) or None)
     names = [f.name for f in table.schema().fields]
     place = [c for c in ("topic", "partition", "kafka_partition", "offset", "kafka_offset") if c in names]
     ids = [c for c in ("event_id",) if c in names]
