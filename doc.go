@@ -33,8 +33,9 @@
 //   - a batch without rows is never handed over;
 //   - the handler says how many rows it has dealt with, and a wrong number fails
 //     the batch: an error that was swallowed is found;
-//   - batch ids never start again, and an app id that belongs to another lineage
-//     is refused: the reset trap, in which a table drops new rows as old, is shut;
+//   - batch ids go on above every one that is known, and an app id that belongs to
+//     another lineage is refused: the reset trap, in which a table drops new rows
+//     as old, is shut;
 //   - a lost checkpoint stops the query, because the batch under way cannot be
 //     handed over again as it was;
 //   - continuous mode is refused.
