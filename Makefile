@@ -76,7 +76,7 @@ bench: build ## First figures of every stage
 .PHONY: vet
 vet:
 	$(GO) vet ./...
-	@test -z "$$(gofmt -l cmd internal tests)" || { echo 'gofmt wants to change:'; gofmt -l cmd internal tests; exit 1; }
+	@test -z "$$(gofmt -l *.go cmd internal tests)" || { echo 'gofmt wants to change:'; gofmt -l *.go cmd internal tests; exit 1; }
 
 .PHONY: lint
 lint: vet ## go vet, gofmt and golangci-lint (installed into .cache at a pinned version)
