@@ -158,12 +158,9 @@ func hostileRecords(now time.Time) []hostile {
 		{name: "a record of 2200", value: next(""), stamp: time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), place: silver},
 		{name: "a record of 1970", value: next(""), stamp: time.UnixMilli(0), place: silver},
 	}
-	again := n
-	cases = append(cases,
+	return append(cases,
 		hostile{name: "an id for the second time", value: edit(1, at, `"title":"again"`), place: duplicate},
 		hostile{name: "an id of a dead letter, well formed", value: edit(2, at, ""), place: silver})
-	n = again
-	return cases
 }
 
 // noise is n bytes that begin no JSON text and do not compress.
