@@ -33,7 +33,7 @@ tools-s3: ## Build the S3 server that the tests of S3 use (they skip without it)
 .PHONY: test
 test: vet build tools ## Every test: units first, then real Kafka, independent readers, kills
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
-	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 25m $(TESTFLAGS) $(REAL)
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 60m $(TESTFLAGS) $(REAL)
 
 .PHONY: unit
 unit: ## The fast tests only: no broker, no Python
@@ -50,7 +50,7 @@ CATALOGS := ./internal/lake ./internal/sink/iceberg ./internal/catalogserve
 catalogs: build tools ## Catalogs on a real Postgres and on Iceberg's REST server, killed; PyIceberg and DuckDB attach
 	@scripts/iceberg-rest.sh fetch
 	@scripts/venv.sh duckdb
-	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 25m $(TESTFLAGS) $(CATALOGS)
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 60m $(TESTFLAGS) $(CATALOGS)
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
