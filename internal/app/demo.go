@@ -213,7 +213,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	g.Go(func() error { return d.App.Run(gctx, drained) })
 	err := g.Wait()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the stop that was asked for is a clean end
 	}
 	return err
 }

@@ -115,7 +115,7 @@ func (s setup) write() (string, error) {
 		return "", err
 	}
 	if _, faults := pipeline.Load(path, os.LookupEnv); len(faults) > 0 {
-		return "", fmt.Errorf("the benchmark's own pipeline file is refused: %s", faults[0])
+		return "", fmt.Errorf("the benchmark's own pipeline file is refused: %w", faults[0])
 	}
 	return path, nil
 }

@@ -19,8 +19,6 @@ const (
 	// lookEvery is the pause between two questions to the catalog; what is seen
 	// is seen up to this much late.
 	lookEvery = 3 * time.Millisecond
-	// catalogWait bounds the wait for the catalog's file.
-	catalogWait = time.Minute
 )
 
 // eye asks the catalog where a table's metadata is: every time anew, over a

@@ -27,7 +27,7 @@ const (
 	topicID = "topic-id-1"
 )
 
-// pos is the position with the given next offsets of partitions 0, 1, …
+// pos is the position with the given next offsets of partitions 0, 1, ….
 func pos(next ...int64) batch.Position {
 	k := &batch.KafkaPosition{ClusterID: "cluster-1"}
 	for i, n := range next {

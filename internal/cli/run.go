@@ -81,7 +81,7 @@ func runAll(ctx context.Context, a *app.App) error {
 	g.Go(func() error { return a.Run(gctx, nil) })
 	err := g.Wait()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the stop that was asked for is a clean end
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -108,7 +109,7 @@ func appendOnce(ctx context.Context, t *Table, records []arrow.RecordBatch, rows
 			return nil, ErrConflict
 		}
 		out.Rebound = rebound
-		actions := append(shape, mark...)
+		actions := slices.Concat(shape, mark)
 		for _, a := range adds {
 			actions = append(actions, Action{Add: a})
 		}

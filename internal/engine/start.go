@@ -55,7 +55,7 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	outputs := q.ordered()
 	r := &run{q: q, log: checkpoint.Open(q.Checkpoint, q.Name), state: state.NewStore(q.Checkpoint)}
 	waited := false
-	for try := 0; try < maxStartAttempts; try++ {
+	for range maxStartAttempts {
 		obs, err := q.observe(ctx, r.log, outputs)
 		if err != nil {
 			return nil, nil, err

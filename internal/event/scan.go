@@ -136,7 +136,8 @@ func (s *Scanner) value(i int, n *node, depth int) int {
 		return s.unexpected(i, "a value")
 	}
 	start := i
-	kind, escaped := Missing, false
+	var kind Kind
+	escaped := false
 	switch c := doc[i]; {
 	case c == '"':
 		kind = String

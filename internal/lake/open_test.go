@@ -84,7 +84,6 @@ func TestPostgresThatCannotBeReachedIsSaid(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	defer srv.Close()
 	wrong(t, at("postgres://weir:hunter2@"+srv.Listener.Addr().String()+"/db?sslmode=disable&connect_timeout=1"), failure.Unreachable, "does not answer")
-
 }
 
 func postgresErrors(t *testing.T, pg *catalogtest.Server) {
@@ -228,7 +227,6 @@ func TestAnswersThatAreNoRESTCatalogsAreSaid(t *testing.T) {
 	token := restAt(answering(t, 401, "application/json", `{"error":{"message":"bad token hunter2","type":"NotAuthorizedException","code":401}}`))
 	token.REST = lake.REST{Token: "hunter2"}
 	wrong(t, token, failure.Config, "does not accept who we are")
-
 }
 
 func restRefusesTheSecret(t *testing.T, srv *catalogtest.Server) {

@@ -182,7 +182,7 @@ func (w *worker) scanRow() outcome {
 		return w.dead(ReasonEmptyValue, "the record's value is empty")
 	}
 	if err := w.scan.Scan(doc, w.vals); err != nil {
-		e := err.(*event.Error)
+		e := err.(*event.Error) //nolint:errorlint // Scan gives this type itself
 		return w.dead(e.Reason, fmt.Sprintf("at byte %d: %s", e.Offset, e.Detail))
 	}
 	w.doc = doc

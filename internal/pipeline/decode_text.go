@@ -111,10 +111,7 @@ func checkKind(text, kind string) error {
 // path resolves a local path against the pipeline file's folder.
 func (l *loader) path(text string) (string, error) {
 	if rest, ok := strings.CutPrefix(text, "file:"); ok {
-		text = rest
-		if strings.HasPrefix(text, "//") {
-			text = strings.TrimPrefix(text, "//")
-		}
+		text = strings.TrimPrefix(rest, "//")
 	} else if m := scheme.FindString(text); m != "" {
 		return "", fmt.Errorf("has to be a local path, not %s", m)
 	}

@@ -129,7 +129,7 @@ func (l *loader) secretFile(path string) (string, error) {
 
 // isVariable reports whether s is a name that a shell could set.
 func isVariable(s string) bool {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		c := s[i]
 		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 		if !letter && (i == 0 || c < '0' || c > '9') {

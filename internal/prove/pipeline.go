@@ -150,7 +150,7 @@ func (s setup) write() error {
 		return err
 	}
 	if _, faults := pipeline.Load(path, os.LookupEnv); len(faults) > 0 {
-		return fmt.Errorf("the scenario's own pipeline file is refused: %s", faults[0])
+		return fmt.Errorf("the scenario's own pipeline file is refused: %w", faults[0])
 	}
 	return nil
 }

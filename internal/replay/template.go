@@ -126,7 +126,7 @@ func (b *builder) boolean(key string, v bool) *builder {
 // bytes beyond a small set are percent-encoded. Marks are kept.
 func url(title string) string {
 	var out []byte
-	for i := 0; i < len(title); i++ {
+	for i := range len(title) {
 		switch c := title[i]; {
 		case c == ' ':
 			out = append(out, '_')
@@ -144,7 +144,7 @@ func url(title string) string {
 // html escapes a text for parsedcomment.
 func html(s string) string {
 	var out []byte
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		switch s[i] {
 		case '"':
 			out = append(out, "&quot;"...)

@@ -44,7 +44,7 @@ const (
 	SnapshotEvery = 20
 	// snapshotShare: a snapshot for length alone waits until the chain's deltas
 	// are 1/8 of the last snapshot, so that a large state with small batches is
-	// not written whole every few seconds …
+	// not written whole every few seconds ….
 	snapshotShare = 8
 	// DeltasMax … but no chain is longer, since a start reads all of it.
 	DeltasMax = 100

@@ -268,7 +268,7 @@ func parse(id []byte) ([]Part, bool) {
 }
 
 // fast reads the spelling that EventStreams uses:
-// [{"topic":"…","partition":0,"timestamp":1},…]
+// [{"topic":"…","partition":0,"timestamp":1},…].
 func (p *Parser) fast() ([]Part, bool) {
 	rest := string(p.raw)
 	var ok bool
@@ -304,8 +304,7 @@ func (p *Parser) fast() ([]Part, bool) {
 			}
 		}
 		out = append(out, q)
-		switch rest {
-		case "}]":
+		if rest == "}]" {
 			return out, true
 		}
 		if rest, ok = strings.CutPrefix(rest, "},"); !ok {

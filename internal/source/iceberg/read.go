@@ -36,12 +36,11 @@ type tally struct {
 
 // counter counts the rows on their way to emit.
 type counter struct {
-	by         map[batch.TopicPartition]*tally
-	rows, max  int64
-	picks      []int // the emitted columns among those that are read
-	schema     *arrow.Schema
-	timestamps int // place of the timestamp, -1 where it is not read
-	emit       func(arrow.RecordBatch) error
+	by        map[batch.TopicPartition]*tally
+	rows, max int64
+	picks     []int // the emitted columns among those that are read
+	schema    *arrow.Schema
+	emit      func(arrow.RecordBatch) error
 }
 
 // take counts a record and passes its emitted columns on.
