@@ -18,7 +18,7 @@ import (
 // Once the first try is under way a cancelled ctx no longer stops it, so that a
 // graceful stop finishes the batch; Limits.CommitDeadline does.
 func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (sink.Committed, error) {
-	if err := s.checkArguments(p, prev, m); err != nil {
+	if err := sink.CheckCommit(s, s.remembered() != nil, s.Name(), s.opts.Query, p, prev, m); err != nil {
 		return sink.Committed{}, err
 	}
 	adds, err := s.addsOf(staged)
@@ -62,23 +62,6 @@ func (s *Sink) reachSwapped() {
 	} else {
 		fault.Reach(s.opts.Query, fault.CommitSwapped)
 	}
-}
-
-// checkArguments refuses what a correct engine never asks for.
-func (s *Sink) checkArguments(p sink.Permit, prev, m *marker.Marker) error {
-	switch {
-	case !p.IssuedBy(s) || s.remembered() == nil:
-		return fmt.Errorf("table %s: commit without a permit of this sink", s.Name())
-	case m.Epoch != p.Epoch():
-		return fmt.Errorf("table %s: the marker has epoch %s, the permit %s", s.Name(), m.Epoch, p.Epoch())
-	case m.QueryName != s.opts.Query || prev == nil || prev.QueryID != m.QueryID:
-		return fmt.Errorf("table %s: the markers are of different queries", s.Name())
-	case m.BatchID != prev.BatchID+1:
-		return failure.New(failure.Checkpoint, "table %s: batch %d cannot follow batch %d", s.Name(), m.BatchID, prev.BatchID)
-	case m.Claim || m.Attempt == "" || m.PlanHash == "":
-		return fmt.Errorf("table %s: the marker of batch %d is not that of a planned batch", s.Name(), m.BatchID)
-	}
-	return nil
 }
 
 // committing is one Commit under way.
