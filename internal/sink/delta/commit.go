@@ -18,7 +18,7 @@ import (
 // Once the first try is under way a cancelled ctx no longer stops it, so that a
 // graceful stop finishes the batch; Limits.CommitDeadline does.
 func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (sink.Committed, error) {
-	if err := sink.CheckCommit(s, s.remembered() != nil, s.Name(), s.opts.Query, p, prev, m); err != nil {
+	if err := sink.CheckCommit(s, s.remembered() != nil, "table "+s.Name(), s.opts.Query, p, prev, m); err != nil {
 		return sink.Committed{}, err
 	}
 	adds, err := s.addsOf(staged)

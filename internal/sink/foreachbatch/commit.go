@@ -21,7 +21,7 @@ const movesMax = 16
 // Commit implements sink.Sink: it hands the batch over, unless the record says
 // that it is done.
 func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (sink.Committed, error) {
-	if err := s.checkArguments(p, prev, m); err != nil {
+	if err := sink.CheckCommit(s, true, "sink "+s.Name(), s.opts.Query, p, prev, m); err != nil {
 		return sink.Committed{}, err
 	}
 	records, ok := staged.Handle.([]arrow.RecordBatch)
@@ -31,23 +31,6 @@ func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, s
 	fault.Reach(s.opts.Query, fault.CommitBefore)
 	c := &committing{s: s, permit: p, prev: prev, m: m, records: records, rows: staged.Rows}
 	return c.run(ctx)
-}
-
-// checkArguments refuses what a correct engine never asks for.
-func (s *Sink) checkArguments(p sink.Permit, prev, m *marker.Marker) error {
-	switch {
-	case !p.IssuedBy(s):
-		return fmt.Errorf("sink %s: commit without a permit of this sink", s.Name())
-	case m.Epoch != p.Epoch():
-		return fmt.Errorf("sink %s: the marker has epoch %s, the permit %s", s.Name(), m.Epoch, p.Epoch())
-	case m.QueryName != s.opts.Query || prev == nil || prev.QueryID != m.QueryID:
-		return fmt.Errorf("sink %s: the markers are of different queries", s.Name())
-	case m.BatchID != prev.BatchID+1:
-		return failure.New(failure.Checkpoint, "sink %s: batch %d cannot follow batch %d", s.Name(), m.BatchID, prev.BatchID)
-	case m.Claim || m.Attempt == "" || m.PlanHash == "":
-		return fmt.Errorf("sink %s: the marker of batch %d is not that of a planned batch", s.Name(), m.BatchID)
-	}
-	return nil
 }
 
 // committing is one Commit under way.
