@@ -126,6 +126,10 @@ func ClientOptions(c Config) ([]kgo.Opt, error) {
 		kgo.BrokerMaxReadBytes(maxReadBytes),
 		// Client metrics are pushed to the cluster otherwise; nobody asked.
 		kgo.DisableClientMetrics(),
+		// A broker that dies on a connection's first request is an outage to
+		// wait out. The client would otherwise take it for a missing SASL
+		// setting and fail every record that waits for a producer id.
+		kgo.AlwaysRetryEOF(),
 	}
 	if c.Rack != "" {
 		opts = append(opts, kgo.Rack(c.Rack))
