@@ -20,7 +20,7 @@ import (
 // not moved since. Rewrites by other engines (compaction) change files, not
 // rows.
 func (s *Sink) RebuildScan(ctx context.Context, m *marker.Marker, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error {
-	t, err := s.opts.Catalog.LoadTable(ctx, s.opts.Table)
+	t, err := s.opts.Catalog.LoadTablePatiently(ctx, s.opts.Table, s.opts.Clock)
 	if errors.Is(err, lake.ErrNoTable) {
 		return failure.New(failure.Checkpoint, "table %s, which holds the state of query %s, was dropped", s.Name(), m.QueryName)
 	}

@@ -123,7 +123,7 @@ func (s *Sink) Close() error { return nil }
 
 // Facts implements sink.Sink.
 func (s *Sink) Facts(ctx context.Context, queryName string) (sink.Facts, error) {
-	t, err := s.opts.Catalog.LoadTable(ctx, s.opts.Table)
+	t, err := s.opts.Catalog.LoadTablePatiently(ctx, s.opts.Table, s.opts.Clock)
 	if errors.Is(err, lake.ErrNoTable) {
 		return sink.Facts{}, nil
 	}

@@ -118,7 +118,7 @@ func (a *Appender) Run(ctx context.Context) {
 // Recorded is the last batch id of the query that is in the table, -1 where
 // there is none.
 func (a *Appender) Recorded(ctx context.Context, queryName string) (int64, error) {
-	t, err := a.opts.Catalog.LoadTable(ctx, a.opts.Table)
+	t, err := a.opts.Catalog.LoadTablePatiently(ctx, a.opts.Table, a.opts.Clock)
 	if errors.Is(err, lake.ErrNoTable) {
 		return -1, nil
 	}
