@@ -266,7 +266,8 @@ func (s *Source) behind(v *batch.KafkaPosition, pos batch.Position) []source.Vio
 		}
 		out = append(out, source.Violation{Topic: topic, Partition: part, From: vp.NextOffset, To: p.NextOffset, Lost: true,
 			Text: fmt.Sprintf("table %s has reached offset %d of %s-%d, but this query has already read up to %d", s.cfg.Name, vp.NextOffset, topic, part, p.NextOffset),
-			Hint: "the table was rolled back, or its query started over; roll it forward, or reset this query's checkpoint"})
+			Hint: "the table was rolled back, or its query started over. Where its query adopted that on purpose, let it read again what is missing first (weir run FILE --once --query NAME), " +
+				"then start this one: it goes on from its place, with no row twice. Otherwise roll the table forward, or reset this query's checkpoint"})
 	})
 	return out
 }
