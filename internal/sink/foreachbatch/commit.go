@@ -2,6 +2,7 @@ package foreachbatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -104,16 +105,26 @@ func (c *committing) handOver(ctx context.Context, head *entry) (sink.Committed,
 	known := same(head.Done, c.m)
 	if c.rows > 0 && !c.delivered && !known {
 		again := same(head.Begun, c.m)
-		begun := *c.m
-		begun.BaseSequence = base
-		e := newEntry(kindBegun, head.Marker)
-		e.Begun = &begun
-		if _, err := c.s.write(ctx, base, e); err != nil {
-			return sink.Committed{}, c.unwritten(err)
+		note := c.s.opts.Note
+		if again {
+			note = head.Note
 		}
-		base++
+		keep := func(ctx context.Context, note json.RawMessage) error {
+			begun := *c.m
+			begun.BaseSequence = base
+			e := newEntry(kindBegun, head.Marker)
+			e.Begun, e.Note = &begun, note
+			if _, err := c.s.write(ctx, base, e); err != nil {
+				return c.unwritten(err)
+			}
+			base++
+			return nil
+		}
+		if err := keep(ctx, note); err != nil {
+			return sink.Committed{}, err
+		}
 		fault.Reach(c.s.opts.Query, fault.CommitMetadata)
-		if err := c.deliver(ctx, again); err != nil {
+		if err := c.deliver(ctx, again, note, keep); err != nil {
 			return sink.Committed{}, err
 		}
 		c.delivered = true
@@ -137,16 +148,35 @@ func (c *committing) unwritten(err error) error {
 	return fmt.Errorf("write down the delivery of batch %d: %w", c.m.BatchID, err)
 }
 
+// keeper writes down that the batch was begun, with a note about it.
+type keeper func(ctx context.Context, note json.RawMessage) error
+
+// overtaken is the error of a note that came too late.
+func (c *committing) overtaken() error {
+	return failure.New(failure.Fenced, "query %s, batch %d: another run wrote to the record in %s while the batch was being delivered",
+		c.m.QueryName, c.m.BatchID, c.s.record.store.Location()).WithHint("another instance runs the query; stop one of them")
+}
+
 // deliver calls the function until it is done, fails for good, or is out of
 // tries.
-func (c *committing) deliver(ctx context.Context, redelivered bool) error {
+func (c *committing) deliver(ctx context.Context, redelivered bool, note json.RawMessage, keep keeper) error {
 	limits := c.s.opts.Limits
+	noted := func(ctx context.Context, n json.RawMessage) error {
+		err := keep(ctx, n)
+		if errors.Is(err, errMoved) {
+			return c.overtaken()
+		}
+		if err == nil {
+			note = n
+		}
+		return err
+	}
 	attempt := c.m.Attempt
 	for try := 1; ; try++ {
 		rows, err := c.call(ctx, Delivery{
 			QueryID: c.m.QueryID, QueryName: c.m.QueryName, BatchID: c.m.BatchID, Epoch: c.m.Epoch, Attempt: attempt, Try: try,
 			Redelivered: redelivered || try > 1, Start: c.prev.Position.Clone(), Position: c.m.Position.Clone(), BatchTime: c.m.BatchTime,
-			Records: c.records, Rows: c.rows,
+			Records: c.records, Rows: c.rows, Note: note, Keep: noted,
 		})
 		switch {
 		case err == nil && rows == c.rows:

@@ -42,6 +42,8 @@ type entry struct {
 	// commit log does.
 	Begun *marker.Marker `json:"begun,omitempty"`
 	Done  *marker.Marker `json:"done,omitempty"`
+	// Note is what the handler wrote down about Begun, see Delivery.Keep.
+	Note json.RawMessage `json:"note,omitempty"`
 }
 
 // ahead is the newest batch that the record knows more of than Marker says, nil
@@ -72,6 +74,9 @@ func (e *entry) claim(m *marker.Marker) *entry {
 		return nil
 	}
 	out.Begun, out.Done = keep(e.Begun), keep(e.Done)
+	if out.Begun != nil {
+		out.Note = e.Note
+	}
 	if e.Kind == kindDone && out.Done == nil {
 		out.Done = keep(e.Marker)
 	}

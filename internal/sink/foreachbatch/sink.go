@@ -2,6 +2,7 @@ package foreachbatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -36,6 +37,12 @@ type Delivery struct {
 	// its return retains it.
 	Records []arrow.RecordBatch
 	Rows    int64
+	// Note is what was kept about this very batch last, by this process or an
+	// earlier one; Options.Note where nothing was.
+	Note json.RawMessage
+	// Keep writes a note about the batch down, durable when it returns: how it is
+	// cut, what the receiver refused. It is not called by two goroutines at once.
+	Keep func(ctx context.Context, note json.RawMessage) error
 }
 
 // Handler is the user's function. It returns how many of the rows it has dealt
@@ -92,6 +99,9 @@ type Options struct {
 	Record objstore.Store
 	Clock  clock.Clock
 	Limits Limits
+	// Note is the first note of every batch: settings that a redelivery has to
+	// repeat though the configuration has changed since.
+	Note json.RawMessage
 	// Stopping, when closed, ends the waiting between two tries: the batch is
 	// left for the next start. Nil never does.
 	Stopping <-chan struct{}

@@ -295,3 +295,48 @@ func TestARecordOfAnotherQueryIsRefused(t *testing.T) {
 	_, err = s.Facts(t.Context(), "other")
 	wantClass(t, err, failure.Config, "belongs to query q")
 }
+
+func TestANoteAboutABatchComesBackWithItsRedeliveryOnly(t *testing.T) {
+	r := newRig(t)
+	w := r.start(nil)
+	w.s.opts.Note = []byte(`{"cut":3}`)
+	r.handler = func(ctx context.Context, d Delivery) (int64, error) {
+		if string(d.Note) != `{"cut":3}` {
+			t.Errorf("the first note is %s", d.Note)
+		}
+		if err := d.Keep(ctx, []byte(`{"cut":1}`)); err != nil {
+			t.Error(err)
+		}
+		return 0, errors.New("no")
+	}
+	if _, err := w.batch(3); err == nil {
+		t.Fatal("no error")
+	}
+	// A start claims in between, with other settings.
+	again := r.start(nil)
+	again.s.opts.Note = []byte(`{"cut":9}`)
+	var got []string
+	r.handler = func(_ context.Context, d Delivery) (int64, error) {
+		got = append(got, string(d.Note))
+		return d.Rows, nil
+	}
+	for range 2 {
+		if _, err := again.batch(3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(got) != 2 || got[0] != `{"cut":1}` || got[1] != `{"cut":9}` {
+		t.Fatalf("notes %v", got)
+	}
+}
+
+func TestANoteOfARunThatWasOvertakenIsRefused(t *testing.T) {
+	r := newRig(t)
+	w := r.start(nil)
+	r.handler = func(ctx context.Context, d Delivery) (int64, error) {
+		r.start(nil)
+		return 0, d.Keep(ctx, []byte(`{}`))
+	}
+	_, err := w.batch(3)
+	wantClass(t, err, failure.Fenced, "another run")
+}
