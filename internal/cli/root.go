@@ -186,7 +186,7 @@ func newRoot(g *globals) *cobra.Command {
 		newDemo(g), newRun(g), newIngest(g), newReplay(g),
 		newInit(g), newValidate(g),
 		newStatus(g), newCheckpoint(g), newCatalog(g), newAudit(g), newProve(g), newBench(g),
-		newVersion(g), newBroker(), newForeachBatch(g),
+		newVersion(g), newMan(), newBroker(), newForeachBatch(g),
 	)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
