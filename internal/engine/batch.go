@@ -218,6 +218,17 @@ func (r *run) planLimit() int64 {
 // batch already (a rerun after a crash between two of them) are left alone.
 func (r *run) commit(ctx context.Context, a *attempt) error {
 	a.marker = r.markerOf(a)
+	if err := r.prepare(ctx, a); err != nil {
+		return err
+	}
+	err := r.commitPrepared(ctx, a)
+	if p, _, _ := r.rejecting(); p != nil && err != nil {
+		p.Discard()
+	}
+	return err
+}
+
+func (r *run) commitPrepared(ctx context.Context, a *attempt) error {
 	if len(r.sinks) > 1 {
 		// What every sink will commit is durable before the first one does: a
 		// binary that can no longer compute the batch can still finish it.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/weirlake/weir/internal/checkpoint"
@@ -60,7 +61,7 @@ type Options struct {
 
 // Output binds one of the transform's outputs to a sink.
 type Output struct {
-	// Name is operator.Main or operator.DeadLetter.
+	// Name is operator.Main, operator.DeadLetter or operator.Rejected.
 	Name string
 	Sink sink.Sink
 }
@@ -164,16 +165,20 @@ func (q *Query) Validate() error {
 	return nil
 }
 
-// ordered is the outputs in commit order: side sinks, then the main one.
+// ordered is the outputs in commit order: the rejected rows, because a rerun goes
+// by what stands there, the other side sinks, then the main one.
 func (q *Query) ordered() []Output {
 	out := make([]Output, 0, len(q.Outputs))
 	var main Output
 	for _, o := range q.Outputs {
-		if o.Name == operator.Main {
+		switch o.Name {
+		case operator.Main:
 			main = o
-			continue
+		case operator.Rejected:
+			out = slices.Insert(out, 0, o)
+		default:
+			out = append(out, o)
 		}
-		out = append(out, o)
 	}
 	return append(out, main)
 }

@@ -10,10 +10,12 @@ import (
 )
 
 // Outputs of a transform. Main goes to the main sink; DeadLetter, where the
-// transform has one, to the side sink of that name.
+// transform has one, to the side sink of that name. No transform emits to
+// Rejected: it is where the engine puts the rows that a main sink's store refuses.
 const (
 	Main       = "main"
 	DeadLetter = "deadLetter"
+	Rejected   = "rejected"
 )
 
 // Env is what the plan fixes for a batch.

@@ -2,8 +2,9 @@
 // marker that it writes in the same commit as the rows; that memory, not the
 // checkpoint, is what makes redelivery harmless.
 //
-// Implementations: sink/iceberg, sink/delta, sink/foreachbatch. sink/sinktest is
-// the conformance suite.
+// Implementations: sink/iceberg, sink/delta, sink/foreachbatch, and the stores
+// outside (sink/postgres, sink/kafka, …), which share sink/external. sink/sinktest
+// is the conformance suite.
 package sink
 
 import (
@@ -117,6 +118,9 @@ type Staged struct {
 	Files   []StagedFile
 	// Handle is the sink's own description of the files.
 	Handle any
+	// Rejected are rows that the sink's Prepare refused: they are in another
+	// table, and Commit leaves them out. See Preparer.
+	Rejected []Rejection
 }
 
 // StagedFile is one data file of an attempt. It is what the staged manifest
