@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/weirlake/weir/internal/s3test"
 )
 
 // deltaFile is the lab with Delta tables: landing as the records came, and edits
@@ -189,10 +187,5 @@ func TestDeltaTablesOnS3KilledAtTheCommitAreExact(t *testing.T) {
 	if b := a[landing]; !b.Exact || b.Rows != l.sent {
 		t.Fatalf("landing: %+v, %d records were sent", b, l.sent)
 	}
-	var options []string
-	for name, value := range map[string]string{"AWS_ENDPOINT_URL": srv.Endpoint(), "AWS_REGION": s3test.Region, "AWS_ACCESS_KEY_ID": s3test.AccessKeyID,
-		"AWS_SECRET_ACCESS_KEY": s3test.SecretAccessKey, "AWS_ALLOW_HTTP": "true"} {
-		options = append(options, "--property", name+"="+value)
-	}
-	l.deltaRSCounts("s3://"+s3Bucket+"/warehouse", options...)
+	l.deltaRSCounts("s3://"+s3Bucket+"/warehouse", s3Options(srv)...)
 }

@@ -167,9 +167,15 @@ func mustJSON(t *testing.T, into any, args ...string) {
 // reader runs one of the Python readers and decodes what it prints.
 func reader(t *testing.T, into any, script string, args ...string) {
 	t.Helper()
+	readerOf(t, python(t), into, script, args...)
+}
+
+// readerOf is reader with another Python.
+func readerOf(t *testing.T, python string, into any, script string, args ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python(t), append([]string{filepath.Join(repo(t), "tests", "readers", script)}, args...)...)
+	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join(repo(t), "tests", "readers", script)}, args...)...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()

@@ -144,9 +144,52 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	web, err := httpClient(cfg.CAFile)
+	loaded, cache, err := load(ctx, cfg)
 	if err != nil {
 		return nil, err
+	}
+	if loaded.Region == "" {
+		if cfg.Endpoint == "" && loaded.BaseEndpoint == nil {
+			return nil, failure.New(failure.Config, "no AWS region for bucket %q", cmp.Or(cfg.Bucket, "*")).
+				WithHint("set region in the pipeline's stores, or AWS_REGION")
+		}
+		loaded.Region = defaultRegion
+	}
+	c := &Client{cfg: cfg, partBytes: cmp.Or(cfg.PartBytes, partBytesDefault), slots: make(chan struct{}, partsInFlight)}
+	c.api = awss3.NewFromConfig(loaded, func(o *awss3.Options) {
+		o.Credentials = cache
+		o.UsePathStyle = cfg.PathStyle || hasNoSubdomains(cfg.Endpoint, loaded.BaseEndpoint)
+		if cfg.Endpoint != "" {
+			o.BaseEndpoint = &cfg.Endpoint
+		}
+		o.Retryer = newRetryer(cache, cmp.Or(cfg.BackOffMax, backOffMax))
+		// A checksum header of our own goes with every write. The SDK's default
+		// is a trailer in a chunked body, which many compatible stores refuse.
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.DisableLogOutputChecksumValidationSkipped = true
+	})
+	return c, nil
+}
+
+// hasNoSubdomains reports an endpoint that no bucket's name can stand in front
+// of: an IP address, or this machine.
+func hasNoSubdomains(endpoint string, fromEnv *string) bool {
+	if endpoint == "" && fromEnv != nil {
+		endpoint = *fromEnv
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return false
+	}
+	return net.ParseIP(u.Hostname()) != nil || u.Hostname() == "localhost"
+}
+
+// load gives the SDK's configuration: region, credentials with one cache over
+// them, and the HTTP client.
+func load(ctx context.Context, cfg Config) (aws.Config, *aws.CredentialsCache, error) {
+	web, err := httpClient(cfg.CAFile)
+	if err != nil {
+		return aws.Config{}, nil, err
 	}
 	options := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(web),
@@ -164,31 +207,26 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return nil, failure.Wrap(failure.Config, err, "load the AWS configuration").
+		return aws.Config{}, nil, failure.Wrap(failure.Config, err, "load the AWS configuration").
 			WithHint("check the AWS_* variables and ~/.aws/config")
 	}
-	if loaded.Region == "" {
-		if cfg.Endpoint == "" && loaded.BaseEndpoint == nil {
-			return nil, failure.New(failure.Config, "no AWS region for bucket %q", cmp.Or(cfg.Bucket, "*")).
-				WithHint("set region in the pipeline's stores, or AWS_REGION")
-		}
-		loaded.Region = defaultRegion
+	return loaded, credentialsOf(loaded, cfg.AssumeRole), nil
+}
+
+// AWS is the SDK's configuration for another service of the account that cfg
+// names: the same region, credentials, role and authorities. The endpoint is that
+// service's own affair.
+func AWS(ctx context.Context, cfg Config) (aws.Config, error) {
+	loaded, cache, err := load(ctx, cfg)
+	if err != nil {
+		return aws.Config{}, err
 	}
-	cache := credentialsOf(loaded, cfg.AssumeRole)
-	c := &Client{cfg: cfg, partBytes: cmp.Or(cfg.PartBytes, partBytesDefault), slots: make(chan struct{}, partsInFlight)}
-	c.api = awss3.NewFromConfig(loaded, func(o *awss3.Options) {
-		o.Credentials = cache
-		o.UsePathStyle = cfg.PathStyle
-		if cfg.Endpoint != "" {
-			o.BaseEndpoint = &cfg.Endpoint
-		}
-		o.Retryer = newRetryer(cache, cmp.Or(cfg.BackOffMax, backOffMax))
-		// A checksum header of our own goes with every write. The SDK's default
-		// is a trailer in a chunked body, which many compatible stores refuse.
-		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
-		o.DisableLogOutputChecksumValidationSkipped = true
-	})
-	return c, nil
+	loaded.Credentials = cache
+	if cfg.Endpoint != "" {
+		loaded.BaseEndpoint = &cfg.Endpoint
+	}
+	loaded.Retryer = func() aws.Retryer { return newRetryer(cache, cmp.Or(cfg.BackOffMax, backOffMax)) }
+	return loaded, nil
 }
 
 // credentialsOf is one cache over the chain: it refreshes before the expiry,
