@@ -40,6 +40,12 @@ const (
 	ReportDone     = "report.done"
 )
 
+// The crash points of sinks outside of tables, within the step commit.
+const (
+	DeliverChunk = "deliver.chunk" // the receiver has acknowledged a part of the batch
+	PublishFile  = "publish.file"  // the batch is committed, one of its files is visible
+)
+
 // The crash points of ingestion.
 const (
 	IngestReceived  = "ingest.received"  // an event was read from the stream
@@ -75,6 +81,8 @@ func Points() []Point {
 		{CommitSwapped, "commit", "the main table holds N"},
 		{DoneWritten, "done", "commits/N is durable"},
 		{ReportDone, "report", "progress is queued or written"},
+		{DeliverChunk, "deliver", "the receiver has acknowledged a part of the batch"},
+		{PublishFile, "deliver", "the batch is committed, one of its files is visible, its manifest is not"},
 		{IngestReceived, "ingest", "an event was read from the stream"},
 		{IngestProduced, "ingest", "the event was handed to the producer"},
 		{IngestAcked, "ingest", "Kafka has acknowledged everything before the position"},

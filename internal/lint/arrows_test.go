@@ -50,12 +50,16 @@ var allowed = map[string][]string{
 	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
 	"sink/foreachbatch": {"sink", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	// What the sinks over stores outside share, and those stores.
-	"sink/external":     {"sink", "sink/rowjson", "batch", "marker", "failure"},
-	"sink/postgres":     {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock"},
-	"sink/kafka":        {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "broker"},
-	"sink/cassandra":    {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock"},
-	"sink/progress":     {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
-	"sink/sinktest":     {"sink", "batch", "marker", "failure", "clock"},
+	"sink/external":  {"sink", "sink/rowjson", "batch", "marker", "failure"},
+	"sink/postgres":  {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock"},
+	"sink/kafka":     {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "broker"},
+	"sink/cassandra": {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock"},
+	"sink/rowjson":   {"batch", "failure"},
+	"sink/http":      {"sink", "sink/foreachbatch", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "objstore"},
+	"sink/exec":      {"sink", "sink/foreachbatch", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "objstore"},
+	"sink/file":      {"sink", "sink/rowjson", "lake/datafile", "batch", "marker", "failure", "fault", "clock", "objstore"},
+	"sink/progress":  {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
+	"sink/sinktest":  {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.
 	"engine": {"source", "sink", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
 	// Edges of the program.

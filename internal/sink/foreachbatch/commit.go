@@ -42,6 +42,7 @@ type committing struct {
 	records   []arrow.RecordBatch
 	rows      int64
 	delivered bool
+	refused   []Refusal
 	conflicts int
 }
 
@@ -177,6 +178,7 @@ func (c *committing) deliver(ctx context.Context, redelivered bool, note json.Ra
 			QueryID: c.m.QueryID, QueryName: c.m.QueryName, BatchID: c.m.BatchID, Epoch: c.m.Epoch, Attempt: attempt, Try: try,
 			Redelivered: redelivered || try > 1, Start: c.prev.Position.Clone(), Position: c.m.Position.Clone(), BatchTime: c.m.BatchTime,
 			Records: c.records, Rows: c.rows, Note: note, Keep: noted,
+			Refuse: func(rows []Refusal) { c.refused = rows },
 		})
 		switch {
 		case err == nil && rows == c.rows:

@@ -43,6 +43,15 @@ type Delivery struct {
 	// Keep writes a note about the batch down, durable when it returns: how it is
 	// cut, what the receiver refused. It is not called by two goroutines at once.
 	Keep func(ctx context.Context, note json.RawMessage) error
+	// Refuse says which rows the receiver refuses, once, when the rest is dealt
+	// with; they count as dealt with, and go to the table of rejected rows.
+	Refuse func(rows []Refusal)
+}
+
+// Refusal is a row that the receiver refuses, by its place in the batch.
+type Refusal struct {
+	Row            int64
+	Reason, Detail string
 }
 
 // Handler is the user's function. It returns how many of the rows it has dealt
