@@ -260,19 +260,21 @@ var transformTypes = map[string][]string{
 	"identity": {TypeString, TypeInt, TypeLong, TypeBoolean, TypeTimestamptz},
 }
 
-// checkTo checks the sink: one of the two, and what it says.
+// checkTo checks the sink: exactly one, and what it says.
 func (l *loader) checkTo(p *Pipeline, q *Query, key string) {
 	to := key + ".to"
 	switch {
-	case q.To.Iceberg != nil && q.To.Delta != nil:
-		l.faultKey(to, "to has both iceberg and delta; a query has one main table. For a second one add a query with a checkpoint of its own")
+	case len(q.To.kinds()) > 1:
+		l.faultKey(to, "to has both %s; a query has one main sink. For a second one add a query with a checkpoint of its own", strings.Join(q.To.kinds(), " and "))
 	case q.To.Iceberg != nil:
 		l.checkSink(q, q.To.Iceberg.Properties, key, to+".iceberg")
 	case q.To.Delta != nil:
 		l.checkDelta(p, q.To.Delta, to+".delta")
 		l.checkSink(q, q.To.Delta.Properties, key, to+".delta")
+	case len(q.To.kinds()) == 1:
+		l.checkExternal(p, q, to)
 	case !l.isBroken(to):
-		l.faultKey(to, "to needs iceberg or delta")
+		l.faultKey(to, "to needs a sink: %s", oneOf(sinkKeys))
 	}
 	if d := q.DeadLetter; d != nil {
 		l.checkProperties(d.Properties, key+".deadLetter.properties")

@@ -12,6 +12,7 @@ import (
 func (l *loader) checkTogether(p *Pipeline) {
 	l.checkCheckpoints(p)
 	l.checkTables(p)
+	l.checkRejectedTables(p)
 	l.checkOverlap(p)
 	l.checkUpstream(p)
 	l.checkCycles(p)
@@ -89,6 +90,9 @@ func (l *loader) checkTables(p *Pipeline) {
 
 // tableKey is the key that names a query's main table.
 func tableKey(q Query, i int) string {
+	if name, e := q.To.External(); e != nil {
+		return fmt.Sprintf("queries[%d].to.%s", i, name)
+	}
 	switch {
 	case q.To.Delta == nil:
 		return fmt.Sprintf("queries[%d].to.iceberg.table", i)

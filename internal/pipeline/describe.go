@@ -147,7 +147,7 @@ var descriptions = map[string]string{
 	"DeadLetter.format":     "Format of the table.",
 	"DeadLetter.properties": "Table properties to create it with.",
 
-	"To.iceberg": "Append to an Iceberg table. Exactly one of this and `delta`.",
+	"To.iceberg": "Append to an Iceberg table. Exactly one of these keys.",
 	"To.delta":   "Append to a Delta table.",
 
 	"DeltaSink.table":         "The table, `namespace.table`: the folder `<namespace>/<table>` of the warehouse, created when missing. Exactly one of this and `path`.",
@@ -157,6 +157,18 @@ var descriptions = map[string]string{
 	"DeltaSink.mergeSchema":   "Add columns of the query that an existing table lacks.",
 	"DeltaSink.appId":         "A transaction app id of your own, kept at the batch id as other Delta writers do. The query's own memory does not need it.",
 	"DeltaSink.onReusedAppId": "What to do where `appId` belongs to another lineage: `fail` (exit code 7), or `rebind` it to this query. Rows are never dropped for it.",
+
+	"To.postgres": "Write to a table of a Postgres database.",
+
+	"PostgresSink.url":           "The database, `postgres://user:password@host:port/database`; a secret.",
+	"PostgresSink.table":         "The table, `table` or `schema.table`; made when it is missing, else its columns are checked.",
+	"PostgresSink.mode":          "`append` adds rows; `upsert` keeps one row per key, the last.",
+	"PostgresSink.keys":          "Columns that name a row, for `upsert`. A table that exists needs a unique index or a primary key on exactly these.",
+	"PostgresSink.orderBy":       "Which of several rows of one key is the last: the greatest by these columns. Also keeps an older row from replacing a newer one in the table. Default: the last one that was read.",
+	"PostgresSink.jsonb":         "Text columns that the table holds as `jsonb`.",
+	"PostgresSink.onRejected":    "What to do with a row that the database refuses (a constraint, a NUL character, a number that is too large): `fail` (exit code 9; nothing of the batch is written), or `deadLetter`, which puts it into `rejectedTable`.",
+	"PostgresSink.rejectedTable": "Iceberg table of the pipeline's catalog for rejected rows, `namespace.table`; this query's alone.",
+	"PostgresSink.maxBatchBytes": "Most memory that a batch may take: a batch is sent whole, in one transaction.",
 
 	"IcebergSink.table":       "The table, `namespace.table`; created when missing.",
 	"IcebergSink.partitionBy": "Partitioning to create it with: `column`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`, `truncate(w, c)`.",

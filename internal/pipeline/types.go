@@ -262,11 +262,17 @@ const (
 type To struct {
 	Iceberg *IcebergSink `yaml:"iceberg"`
 	Delta   *DeltaSink   `yaml:"delta"`
+	// Stores outside: see External.
+	Postgres *PostgresSink `yaml:"postgres"`
 }
 
 // Table is the name of the table: namespace.table, or the location of a Delta
-// table that was given one; empty where nothing is set.
+// table that was given one, or the target of a store outside; empty where nothing
+// is set.
 func (t To) Table() string {
+	if _, e := t.External(); e != nil {
+		return e.Target()
+	}
 	switch {
 	case t.Iceberg != nil:
 		return t.Iceberg.Table
