@@ -102,6 +102,9 @@ func AdoptCheckpoint(ctx context.Context, p *pipeline.Pipeline, name string, fro
 		return "", err
 	}
 	if fromSnapshot {
+		if err := acceptable(q); err != nil {
+			return "", err
+		}
 		if err := acceptSnapshot(ctx, p, q); err != nil {
 			return "", err
 		}

@@ -156,6 +156,9 @@ func (a *App) deltaStorage(ctx context.Context, location string) (delta.Storage,
 // buildSinks makes a query's sinks: the main table and, where it has one, the
 // dead-letter table.
 func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Transform) ([]engine.Output, error) {
+	if _, e := q.To.External(); e != nil {
+		return a.buildExternal(ctx, q, t)
+	}
 	shapes := t.Outputs()
 	spec := SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: shapes[operator.Main], PartitionBy: q.To.PartitionBy(), Clock: a.opts.Clock}
 	var settings DeltaSettings
@@ -173,13 +176,17 @@ func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Trans
 	if q.DeadLetter == nil {
 		return outputs, nil
 	}
-	side, err := a.tableSink(ctx, SinkSpec{
-		Query: q.Name, Table: q.DeadLetter.Table, Side: true, Shape: shapes[operator.DeadLetter], Properties: q.DeadLetter.Properties, Clock: a.opts.Clock,
-	}, DeadLetterLocation(a.P, q), DeltaSettings{})
+	side, err := a.deadLetterSink(ctx, q, shapes[operator.DeadLetter])
 	if err != nil {
 		return nil, err
 	}
 	return append(outputs, engine.Output{Name: operator.DeadLetter, Sink: side}), nil
+}
+
+func (a *App) deadLetterSink(ctx context.Context, q pipeline.Query, shape *arrow.Schema) (sink.Sink, error) {
+	return a.tableSink(ctx, SinkSpec{
+		Query: q.Name, Table: q.DeadLetter.Table, Side: true, Shape: shape, Properties: q.DeadLetter.Properties, Clock: a.opts.Clock,
+	}, DeadLetterLocation(a.P, q), DeltaSettings{})
 }
 
 // tableSink makes a sink over the Delta table at a location, or over the Iceberg

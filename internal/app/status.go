@@ -91,6 +91,9 @@ func (a *App) queryStatus(ctx context.Context, q pipeline.Query) (*QueryStatus, 
 
 // markerOf reads the table's marker of the query, nil where there is none.
 func (a *App) markerOf(ctx context.Context, q pipeline.Query, s *QueryStatus) (*marker.Marker, error) {
+	if _, e := q.To.External(); e != nil {
+		return a.externalMarkerOf(ctx, q, s)
+	}
 	if location := MainLocation(a.P, q); location != "" {
 		return a.deltaMarkerOf(ctx, q, location, s)
 	}

@@ -401,12 +401,15 @@ func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 		if q.From.Table != nil && !w.a.writes(q.From.Table.Name) {
 			errs = append(errs, add(q.From.Table.Name, "source", ""))
 		}
-		errs = append(errs, add(q.To.Table(), "main", MainLocation(w.a.P, q)))
+		if _, e := q.To.External(); e == nil {
+			errs = append(errs, add(q.To.Table(), "main", MainLocation(w.a.P, q)))
+		}
 	}
 	for _, q := range w.a.P.Queries {
 		if q.DeadLetter != nil {
 			errs = append(errs, add(q.DeadLetter.Table, "dead letters", DeadLetterLocation(w.a.P, q)))
 		}
+		errs = append(errs, add(q.RejectedTable(), "rejected rows", ""))
 	}
 	errs = append(errs, add(w.a.P.Ops.ProgressTable, "progress", ""))
 	return out, errors.Join(errs...)

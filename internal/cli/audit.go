@@ -149,6 +149,9 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		Store: auditStores(p),
 	}
 	for _, q := range p.Queries {
+		if _, e := q.To.External(); e != nil {
+			continue // not a table that could be counted
+		}
 		t := audit.TableConfig{Name: q.To.Table(), Delta: app.MainLocation(p, q)}
 		if q.DeadLetter != nil {
 			t.DeadLetterTable, t.DeadLetterDelta = q.DeadLetter.Table, app.DeadLetterLocation(p, q)
