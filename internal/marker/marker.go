@@ -91,7 +91,9 @@ type StateFile struct {
 }
 
 // Counters say what became of the rows of a batch. Read is always the sum of
-// the rest; the engine checks it before anything becomes visible.
+// the rest, where rows that were emitted because a group of rows was complete
+// (Results) are none of those that were read; the engine checks it before
+// anything becomes visible.
 type Counters struct {
 	Read         int64 `json:"read"`
 	Emitted      int64 `json:"emitted"`
@@ -99,6 +101,10 @@ type Counters struct {
 	Duplicate    int64 `json:"duplicate"`
 	Late         int64 `json:"late"`
 	DeadLettered int64 `json:"dead_lettered"`
+	// Aggregated are the rows that were taken into sessions or windows; Results,
+	// part of Emitted, are the sessions or windows that were completed.
+	Aggregated int64 `json:"aggregated,omitempty"`
+	Results    int64 `json:"results,omitempty"`
 }
 
 // Add adds o to c.
@@ -109,11 +115,13 @@ func (c *Counters) Add(o Counters) {
 	c.Duplicate += o.Duplicate
 	c.Late += o.Late
 	c.DeadLettered += o.DeadLettered
+	c.Aggregated += o.Aggregated
+	c.Results += o.Results
 }
 
 // Balanced reports whether every row that was read ended in a counted place.
 func (c Counters) Balanced() bool {
-	return c.Read == c.Emitted+c.Filtered+c.Duplicate+c.Late+c.DeadLettered
+	return c.Read == c.Emitted-c.Results+c.Aggregated+c.Filtered+c.Duplicate+c.Late+c.DeadLettered
 }
 
 // Freshness of a batch in milliseconds: commit time minus event time (minus

@@ -74,6 +74,21 @@ func (c *chain) State() []Stateful {
 	return []Stateful{c.dedup}
 }
 
+// Definitions implements Definer.
+func (c *chain) Definitions() []Definition {
+	if c.dedup == nil {
+		return nil
+	}
+	d := Definition{
+		Name: c.dedup.Name(), Kind: c.dedup.Name(), TimeColumn: c.dedup.timeName,
+		Settings: map[string]string{"delay": durationText(c.k.delay)},
+	}
+	for _, i := range c.k.keys {
+		d.Keys = append(d.Keys, c.k.columns[i].Name+" "+c.k.columns[i].typ.String())
+	}
+	return []Definition{d}
+}
+
 // Begin implements Transform.
 func (c *chain) Begin(env Env) error {
 	c.env = env

@@ -25,6 +25,9 @@ type Env struct {
 	// Watermark is the plan's: rows with an earlier event time are late. Rows
 	// of the same batch never make each other late.
 	Watermark marker.Watermark
+	// Upstream is the watermark of the source table at the batch's end, in
+	// microseconds; nil where the source has none.
+	Upstream *int64
 }
 
 // Emit takes over a record for one of the outputs.
@@ -85,4 +88,50 @@ type Stateful interface {
 	Rebuild(rec arrow.RecordBatch) error
 	// FinishRebuild drops what the watermark has already passed.
 	FinishRebuild(w marker.Watermark)
+}
+
+// Releaser is what a Transform also is that keeps rows back until the watermark
+// has passed them: it says whether a watermark would release any.
+type Releaser interface {
+	Releases(watermarkMicros int64) bool
+}
+
+// InheritsWatermark is what a Transform also is that takes its watermark from
+// the source table: it says what the next one is.
+type InheritsWatermark interface {
+	NextWatermark(w marker.Watermark, upstream *int64) marker.Watermark
+}
+
+// InputRebuilder is what a Transform also is whose memory cannot be read from
+// its main table, because that holds only what was released, but from the rows
+// of its source.
+//
+// The caller reads, from the source, the rows before the marker's position with
+// an event time from RebuildBegin's on, gives them to RebuildAdd, and asks
+// RebuildEnd. Where that wants more, it begins again from the earlier time.
+type InputRebuilder interface {
+	// CanRebuild is false where the source's rows do not say which of them were
+	// taken in, late and duplicate ones among them.
+	CanRebuild() bool
+	RebuildInput() (columns []string, timeColumn string)
+	RebuildBegin(w marker.Watermark, from *int64) int64
+	RebuildAdd(rec arrow.RecordBatch) error
+	RebuildEnd(w marker.Watermark, from int64) (further int64, again bool, err error)
+}
+
+// Definition is what a stateful operator is, for people to read and for
+// a start to compare with what the state was made by.
+type Definition struct {
+	Name       string            `json:"name"`
+	Kind       string            `json:"kind"`
+	TimeColumn string            `json:"time_column,omitempty"`
+	Keys       []string          `json:"keys,omitempty"`
+	Aggregates []string          `json:"aggregates,omitempty"`
+	Settings   map[string]string `json:"settings,omitempty"`
+}
+
+// Definer is what a Transform also is that has stateful operators.
+type Definer interface {
+	// Definitions are those of State, in its order.
+	Definitions() []Definition
 }

@@ -1,0 +1,182 @@
+package operator
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
+
+// The state of an aggregation as bytes:
+//
+//	magic, kind, hash of the layout, watermark, number of entries,
+//	entries: key, state of its groups (empty: the key is gone),
+//	checksum of all that
+//
+// Whole keys are replaced, so that a delta may be applied twice.
+const (
+	groupMagic       = "WEIRGRP1"
+	groupHeaderBytes = 8 + 1 + 8 + 8 + 8
+	groupSumBytes    = 4
+)
+
+// appendGroups encodes the groups of a key.
+func (s *groups) appendGroups(b []byte, list []group) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for i := range list {
+		g := &list[i]
+		b = binary.AppendVarint(b, g.start)
+		b = binary.AppendVarint(b, g.last-g.start)
+		b = binary.AppendVarint(b, g.rows)
+		for _, a := range g.accs {
+			b = a.encode(b)
+		}
+	}
+	return b
+}
+
+// readGroups is appendGroups' inverse.
+func (s *groups) readGroups(b []byte) (list []group, rest []byte, ok bool) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)) {
+		return nil, nil, false
+	}
+	b = b[size:]
+	for range n {
+		g := group{accs: make([]accumulator, len(s.g.specs))}
+		for _, to := range []*int64{&g.start, &g.last, &g.rows} {
+			v, size := binary.Varint(b)
+			if size <= 0 {
+				return nil, nil, false
+			}
+			*to, b = v, b[size:]
+		}
+		g.last += g.start
+		for i := range s.g.specs {
+			g.accs[i] = s.g.specs[i].newAccumulator()
+			if b, ok = g.accs[i].decode(b); !ok {
+				return nil, nil, false
+			}
+		}
+		list = append(list, g)
+	}
+	return list, b, true
+}
+
+func (s *groups) header(kind byte, entries int) []byte {
+	b := append(make([]byte, 0, groupHeaderBytes), groupMagic...)
+	b = append(b, kind)
+	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.g.layout()))
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.watermark))
+	return binary.LittleEndian.AppendUint64(b, uint64(entries))
+}
+
+func appendEntry(b []byte, key string, state []byte) []byte {
+	b = append(binary.AppendUvarint(b, uint64(len(key))), key...)
+	return append(binary.AppendUvarint(b, uint64(len(state))), state...)
+}
+
+func seal(b []byte) []byte {
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// Delta implements Stateful: the keys that the batch changed, as they are now.
+func (s *groups) Delta() ([]byte, error) {
+	b := s.header(kindDelta, len(s.before))
+	var state []byte
+	for _, key := range slices.Sorted(maps.Keys(s.before)) {
+		state = state[:0]
+		if k := s.keys[key]; k != nil {
+			state = s.appendGroups(state, k.groups)
+		}
+		b = appendEntry(b, key, state)
+	}
+	return seal(b), nil
+}
+
+// Snapshot implements Stateful.
+func (s *groups) Snapshot() ([]byte, error) {
+	var b bytes.Buffer
+	err := s.WriteSnapshot(&b)
+	return b.Bytes(), err
+}
+
+// WriteSnapshot implements SnapshotWriter.
+func (s *groups) WriteSnapshot(w io.Writer) error {
+	sum := crc32.New(castagnoli)
+	out := io.MultiWriter(w, sum)
+	b := s.header(kindSnapshot, len(s.keys))
+	var state []byte
+	for key, k := range s.keys {
+		state = s.appendGroups(state[:0], k.groups)
+		if b = appendEntry(b, key, state); len(b) > chunkBytes {
+			if _, err := out.Write(b); err != nil {
+				return err
+			}
+			b = b[:0]
+		}
+	}
+	if _, err := out.Write(b); err != nil {
+		return err
+	}
+	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	return err
+}
+
+// LoadSnapshot implements Stateful.
+func (s *groups) LoadSnapshot(b []byte) error {
+	s.Reset()
+	return s.apply(b, kindSnapshot)
+}
+
+// ApplyDelta implements Stateful.
+func (s *groups) ApplyDelta(b []byte) error { return s.apply(b, kindDelta) }
+
+func (s *groups) apply(b []byte, kind byte) error {
+	if len(b) < groupHeaderBytes+groupSumBytes || string(b[:8]) != groupMagic {
+		return corrupt("it does not begin as a state of %s", s.g.name)
+	}
+	body := b[:len(b)-groupSumBytes]
+	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[len(body):]) {
+		return corrupt("its checksum is wrong")
+	}
+	if b[8] != kind {
+		return corrupt("kind %d where %d was expected", b[8], kind)
+	}
+	if binary.LittleEndian.Uint64(b[9:]) != xxh3.HashString(s.g.layout()) {
+		return corrupt("it is of another definition of %s", s.g.name)
+	}
+	watermark, entries := int64(binary.LittleEndian.Uint64(b[17:])), binary.LittleEndian.Uint64(b[25:])
+	b = body[groupHeaderBytes:]
+	for range entries {
+		key, rest, ok := valString.readValue(b)
+		if !ok {
+			return corrupt("a key is cut")
+		}
+		state, rest, ok := valString.readValue(rest)
+		if !ok {
+			return corrupt("the state of a key is cut")
+		}
+		b = rest
+		if len(state.text) == 0 {
+			s.drop(string(key.text))
+			continue
+		}
+		list, left, ok := s.readGroups(state.text)
+		if !ok || len(left) > 0 || len(list) == 0 {
+			return corrupt("the state of a key is unreadable")
+		}
+		s.drop(string(key.text))
+		s.put(string(key.text), list)
+	}
+	if len(b) > 0 {
+		return corrupt("it is longer than its entries")
+	}
+	s.watermark = max(s.watermark, watermark)
+	s.begin()
+	return nil
+}
