@@ -123,6 +123,11 @@ func (e *Encoder) AppendRow(dst []byte, rec arrow.RecordBatch, i int) []byte {
 	return append(dst, '}')
 }
 
+// AppendValue appends the value of column c in row i of rec.
+func (e *Encoder) AppendValue(dst []byte, rec arrow.RecordBatch, c, i int) []byte {
+	return appendValue(dst, rec.Column(c), i)
+}
+
 func (e *Encoder) keyOf(rec arrow.RecordBatch, i int) string {
 	topic := e.only
 	if e.at[0] >= 0 {
