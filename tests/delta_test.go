@@ -147,6 +147,37 @@ func TestADeltaTableThatWasRestoredStopsItsQuery(t *testing.T) {
 	}
 }
 
+func TestADeltaTableRestoredOnPurposeIsAccepted(t *testing.T) {
+	py := python(t)
+	for how, back := range map[string]string{
+		"to a version": `import sys; from deltalake import DeltaTable; DeltaTable(sys.argv[1]).restore(int(sys.argv[2]))`,
+		"to a time": `import sys, datetime; from deltalake import DeltaTable; t = DeltaTable(sys.argv[1])
+ms = [h["timestamp"] for h in t.history() if h["version"] == int(sys.argv[2])][0]
+t.restore(datetime.datetime.fromtimestamp(ms / 1000, datetime.timezone.utc))`,
+	} {
+		t.Run(how, func(t *testing.T) {
+			l := newDeltaLab(t, 600)
+			l.run(exitOK)
+			l.produce(300)
+			l.run(exitOK)
+			dir := filepath.Join(l.dir, "warehouse", "landing", "events")
+			if out, err := exec.Command(py, "-c", back, dir, "4").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if left := countDelta(t, dir); left.Rows == 0 || left.Rows >= l.sent {
+				t.Fatalf("%+v of %d rows are left", left, l.sent)
+			}
+			l.run(exitCheckpoint)
+			if _, errs, code := weir(t, nil, "checkpoint", "adopt", l.file, "landing", "--from-snapshot"); code != exitOK {
+				t.Fatalf("exit %d\n%s", code, tail(errs))
+			}
+			l.produce(100)
+			l.run(exitOK)
+			l.deltaExact()
+		})
+	}
+}
+
 func TestStatusOfADeltaTableIsReadFromItsLog(t *testing.T) {
 	l := newDeltaLab(t, 600)
 	l.run(exitOK)

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/sink"
+	sinkdelta "github.com/weirlake/weir/internal/sink/delta"
 )
 
 // QueryByName picks a query of the pipeline; an empty name picks the only one.
@@ -148,22 +149,18 @@ func settle(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, policy 
 // acceptSnapshot makes the marker in each of the query's tables that of the
 // newest snapshot that is left.
 func acceptSnapshot(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query) error {
-	if q.To.Delta != nil || (q.DeadLetter != nil && q.DeadLetter.Format == pipeline.FormatDelta) {
-		return failure.New(failure.Config, "query %s writes a Delta table, and this build can accept the present contents of Iceberg tables only", q.Name).
-			WithHint("restore the table to its newest version; or start over with: weir checkpoint reset, which repeats rows")
-	}
-	names := []string{q.To.Table()}
-	if q.DeadLetter != nil {
-		names = append(names, q.DeadLetter.Table)
-	}
-	a := &App{P: p}
-	a.fillOptions()
-	if err := a.openCatalog(ctx); err != nil {
+	a, _, sinks, err := openQuery(ctx, p, q.Name)
+	if err != nil {
 		return err
 	}
 	defer a.Close()
-	for _, name := range names {
-		if err := a.acceptHead(ctx, name, q.Name); err != nil {
+	for _, o := range sinks {
+		if d, ok := o.Sink.(*sinkdelta.Sink); ok {
+			_, err = d.AcceptHead(ctx)
+		} else {
+			err = a.acceptHead(ctx, o.Sink.Name(), q.Name)
+		}
+		if err != nil {
 			return err
 		}
 	}
