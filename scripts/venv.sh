@@ -6,6 +6,7 @@
 #   scripts/venv.sh          PyIceberg, DuckDB, delta-rs: tests/readers/requirements.txt
 #   scripts/venv.sh duckdb   an older DuckDB, for which there is an Iceberg extension on PyPI
 #   scripts/venv.sh spark    PySpark (0.4 GB)
+#   scripts/venv.sh moto     an emulation of AWS Glue and S3 (scripts/moto.sh), and PyIceberg to read from it
 #
 # Environment:
 #   PYTHON      the Python to build it from (default: python3; 3.10 or newer)
@@ -22,6 +23,7 @@ case "$name" in
   '') modules='duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' ;;
   duckdb) modules='duckdb, duckdb_extension_iceberg' ;;
   spark) modules='pyspark' ;;
+  moto) modules='moto.server, moto.glue.models, moto.s3.models, pyiceberg.catalog.glue' ;;
   *) echo "venv.sh: no environment $name" >&2; exit 2 ;;
 esac
 python=${PYTHON:-python3}

@@ -21,6 +21,9 @@ func CatalogConfig(p *pipeline.Pipeline, log *slog.Logger) lake.Config {
 	if c.IsSQLite() {
 		cfg.URI = c.SQLitePath()
 	}
+	if c.Type == pipeline.CatalogGlue {
+		cfg.Glue = glueConfig(c.Glue)
+	}
 	if c.Type != pipeline.CatalogREST {
 		return cfg
 	}
@@ -35,6 +38,17 @@ func CatalogConfig(p *pipeline.Pipeline, log *slog.Logger) lake.Config {
 		cfg.REST.SigV4 = &lake.SigV4{Region: c.SigV4.Region, Name: c.SigV4.Service}
 	}
 	return cfg
+}
+
+func glueConfig(g *pipeline.Glue) lake.Glue {
+	if g == nil {
+		return lake.Glue{}
+	}
+	out := lake.Glue{CatalogID: g.CatalogID, Archive: g.Archive, AWS: s3.Config{Region: g.Region, Endpoint: g.Endpoint, CAFile: g.CAFile}}
+	if r := g.AssumeRole; r != nil {
+		out.AWS.AssumeRole = &s3.AssumeRole{RoleARN: r.RoleARN, ExternalID: r.ExternalID.Reveal(), SessionName: r.SessionName}
+	}
+	return out
 }
 
 // ReadCatalog opens the pipeline's catalog to read it: nothing is made, and

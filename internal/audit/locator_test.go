@@ -11,10 +11,16 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/catalogtest"
+	"github.com/weirlake/weir/internal/objstore/s3"
 )
 
 // locates checks a locator against the catalog of the shared table code.
 func locates(t *testing.T, cfg lake.Config, l Locator) {
+	t.Helper()
+	locatesEach(t, cfg, l, table.Identifier{"a", "events"}, table.Identifier{"a", "inner", "events"})
+}
+
+func locatesEach(t *testing.T, cfg lake.Config, l Locator, idents ...table.Identifier) {
 	t.Helper()
 	ctx := context.Background()
 	c, err := lake.Open(ctx, cfg)
@@ -22,7 +28,7 @@ func locates(t *testing.T, cfg lake.Config, l Locator) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for _, ident := range []table.Identifier{{"a", "events"}, {"a", "inner", "events"}} {
+	for _, ident := range idents {
 		tbl, err := c.EnsureTable(ctx, ident, catalogtest.Schema, catalogtest.Spec(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -64,4 +70,19 @@ func TestTablesAreFoundBehindREST(t *testing.T) {
 	if !failure.Is(err, failure.Config) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a wrong secret: %v", err)
 	}
+}
+
+func TestTablesAreFoundInGlueByMoto(t *testing.T) {
+	moto := catalogtest.StartMoto(t)
+	bucket := moto.Bucket("lake")
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	endpoint := "http://" + moto.Addr()
+	stores, err := s3.NewStores(s3.Config{Endpoint: endpoint, Region: "us-east-1", PathStyle: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	locatesEach(t, lake.Config{
+		Type: lake.TypeGlue, Warehouse: "s3://" + bucket + "/w", Stores: stores, Glue: lake.Glue{AWS: s3.Config{Region: "us-east-1", Endpoint: endpoint}},
+	}, GlueCatalog{AWS: S3{Region: "us-east-1", Endpoint: endpoint}}, table.Identifier{"a", "events"})
 }

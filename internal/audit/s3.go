@@ -115,7 +115,8 @@ func (s *Stores) client(ctx context.Context, bucket string) (*s3.Client, error) 
 	return c, nil
 }
 
-func (s S3) open(ctx context.Context) (*s3.Client, error) {
+// config is the SDK's configuration: region, credentials, authorities.
+func (s S3) config(ctx context.Context) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{}), config.WithRetryMaxAttempts(s3TriesMax)}
 	if s.Region != "" {
 		options = append(options, config.WithRegion(s.Region))
@@ -127,14 +128,14 @@ func (s S3) open(ctx context.Context) (*s3.Client, error) {
 	if s.CAFile != "" {
 		f, err := os.Open(s.CAFile)
 		if err != nil {
-			return nil, err
+			return aws.Config{}, err
 		}
 		defer f.Close()
 		options = append(options, config.WithCustomCABundle(f))
 	}
 	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return nil, err
+		return aws.Config{}, err
 	}
 	if loaded.Region == "" {
 		loaded.Region = s3Region
@@ -149,6 +150,14 @@ func (s S3) open(ctx context.Context) (*s3.Client, error) {
 					o.ExternalID = &s.ExternalID
 				}
 			}))
+	}
+	return loaded, nil
+}
+
+func (s S3) open(ctx context.Context) (*s3.Client, error) {
+	loaded, err := s.config(ctx)
+	if err != nil {
+		return nil, err
 	}
 	return s3.NewFromConfig(loaded, func(o *s3.Options) {
 		o.UsePathStyle = s.PathStyle || o.BaseEndpoint != nil

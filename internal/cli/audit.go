@@ -179,6 +179,8 @@ func auditCatalog(c pipeline.Catalog) (audit.Locator, error) {
 	switch {
 	case c.IsSQLite():
 		return audit.SQLiteCatalog{Path: c.SQLitePath(), Name: c.Name}, nil
+	case c.Type == pipeline.CatalogGlue:
+		return auditGlue(c.Glue), nil
 	case c.Type != pipeline.CatalogREST:
 		return audit.PostgresCatalog{URI: c.URI.Reveal(), Name: c.Name}, nil
 	case c.SigV4 != nil:

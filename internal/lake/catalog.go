@@ -33,6 +33,7 @@ const DefaultName = "weir"
 const (
 	TypeSQL  = "sql"  // on SQLite or Postgres, by the address
 	TypeREST = "rest" // an Iceberg REST catalog
+	TypeGlue = "glue" // an AWS Glue Data Catalog
 )
 
 // maxLoadAttempts bounds how often a load is repeated because the metadata file
@@ -55,8 +56,9 @@ type Config struct {
 	Stores *s3.Stores
 	// Props are passed to the catalog and its file access.
 	Props map[string]string
-	// REST is how a REST catalog is talked to.
+	// REST is how a REST catalog is talked to, Glue how a Glue catalog is reached.
 	REST REST
+	Glue Glue
 	// ReadOnly makes nothing: a database without a catalog is refused.
 	ReadOnly bool
 	// NewName allows a name that a database with other catalogs does not have yet.
@@ -196,9 +198,11 @@ func open(ctx context.Context, cfg Config) (*Catalog, error) {
 			return openPostgres(ctx, cfg, props)
 		}
 		return openSQLite(ctx, cfg, props)
+	case TypeGlue:
+		return openGlue(ctx, cfg, props)
 	default:
 		return nil, failure.New(failure.Config, "catalog type %q is not supported", cfg.Type).
-			WithHint("use type: %s with SQLite or Postgres, or type: %s", TypeSQL, TypeREST)
+			WithHint("use type: %s with SQLite or Postgres, type: %s, or type: %s", TypeSQL, TypeREST, TypeGlue)
 	}
 }
 

@@ -23,7 +23,7 @@ func open(t *testing.T, cfg lake.Config) *lake.Catalog {
 }
 
 func TestSQLiteConformance(t *testing.T) {
-	catalogtest.Run(t, func(t *testing.T) catalogtest.Harness {
+	catalogtest.Run(t, "SQL: SQLite", func(t *testing.T) catalogtest.Harness {
 		dir := t.TempDir()
 		cfg := lake.Config{URI: filepath.Join(dir, "catalog.db"), Warehouse: filepath.Join(dir, "warehouse")}
 		return catalogtest.Harness{Namespace: "a", Open: func(t *testing.T) *lake.Catalog { return open(t, cfg) }}
@@ -50,7 +50,7 @@ func TestPostgres(t *testing.T) {
 }
 
 func postgresConformance(t *testing.T, pg *catalogtest.Server) {
-	catalogtest.Run(t, func(t *testing.T) catalogtest.Harness {
+	catalogtest.Run(t, "SQL: Postgres", func(t *testing.T) catalogtest.Harness {
 		database, warehouse := pg.NewDatabase(), t.TempDir()
 		at := func(addr string) lake.Config {
 			return lake.Config{URI: pg.URI(addr, database), Warehouse: warehouse}
@@ -85,7 +85,7 @@ func TestREST(t *testing.T) {
 
 func restConformance(t *testing.T, srv *catalogtest.Server) {
 	var n atomic.Int64
-	catalogtest.Run(t, func(t *testing.T) catalogtest.Harness {
+	catalogtest.Run(t, "REST: Apache Iceberg's server", func(t *testing.T) catalogtest.Harness {
 		at := func(url string) lake.Config {
 			return lake.Config{Type: lake.TypeREST, URI: url, REST: lake.REST{Credential: credential}}
 		}

@@ -16,6 +16,12 @@ var ErrNoNamespace = errors.New("the namespace does not exist")
 // ListNamespaces lists the namespaces one level below parent; a nil parent is
 // the catalog itself. The error wraps ErrNoNamespace where there is no parent.
 func (c *Catalog) ListNamespaces(ctx context.Context, parent table.Identifier) ([]table.Identifier, error) {
+	if _, flat := c.pointer.(*gluePointer); flat && len(parent) > 0 {
+		if ok, err := c.NamespaceExists(ctx, parent); err != nil || ok {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: %s", ErrNoNamespace, Name(parent))
+	}
 	all, err := c.inner.ListNamespaces(c.listing(ctx), parent)
 	if errors.Is(err, catalog.ErrNoSuchNamespace) {
 		return nil, fmt.Errorf("%w: %s", ErrNoNamespace, Name(parent))
@@ -41,6 +47,9 @@ func (c *Catalog) ListNamespaces(ctx context.Context, parent table.Identifier) (
 
 // NamespaceExists reports whether there is such a namespace.
 func (c *Catalog) NamespaceExists(ctx context.Context, namespace table.Identifier) (bool, error) {
+	if _, flat := c.pointer.(*gluePointer); flat && len(namespace) != 1 {
+		return false, nil
+	}
 	ok, err := c.inner.CheckNamespaceExists(ctx, namespace)
 	if err != nil && !errors.Is(err, catalog.ErrNoSuchNamespace) {
 		return false, fmt.Errorf("look up namespace %s: %w", Name(namespace), c.classified(err))

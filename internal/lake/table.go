@@ -191,7 +191,7 @@ func (c *Catalog) DropTable(ctx context.Context, ident table.Identifier) error {
 func (c *Catalog) ListTables(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error) {
 	var out []table.Identifier
 	for ident, err := range c.inner.ListTables(c.listing(ctx), namespace) {
-		if errors.Is(err, catalog.ErrNoSuchNamespace) {
+		if errors.Is(err, catalog.ErrNoSuchNamespace) || isGlueMissing(err) {
 			return nil, nil
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ var allowed = map[string][]string{
 	"event":   {},
 	// The vocabulary of the layers.
 	"marker":   {"batch"},
-	"objstore": {"clock", "failure", "fault"},
+	"objstore": {"clock", "failure", "fault", "conformance"}, // the last for objstoretest
 	// S3 for checkpoints and for tables' files alike.
 	"objstore/s3": {"objstore", "clock", "failure"},
 	"source":      {"batch", "marker", "failure", "clock"},
@@ -41,7 +41,7 @@ var allowed = map[string][]string{
 	"delta":             {"lake", "objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
 	"sink/delta":        {"sink", "delta", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
 	"lake/datafile":     {"failure", "clock", "batch"},
-	"lake/catalogtest":  {"lake", "failure", "clock"},
+	"lake/catalogtest":  {"lake", "failure", "clock", "conformance"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
 	"broker":            {"failure", "clock"},
 	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
@@ -83,9 +83,10 @@ var allowed = map[string][]string{
 	"gold":     {"failure", "fault", "clock", "lake", "lake/datafile", "batch", "marker"},
 	"schedule": {"failure", "fault", "clock", "lake", "lake/datafile", "batch", "marker"},
 	// Helpers of tests.
-	"kafkatest": {"failure", "clock"},
-	"s3test":    {"clock"},
-	"lint":      {},
+	"conformance": {},
+	"kafkatest":   {"failure", "clock"},
+	"s3test":      {"clock"},
+	"lint":        {},
 	// What a release is made of; its test is the licence check.
 	"release": {},
 }

@@ -35,11 +35,11 @@ func newLocal(t *testing.T) *objstore.Local {
 }
 
 func TestLocalConforms(t *testing.T) {
-	objstoretest.Conformance(t, func() objstore.Store { return newLocal(t) })
+	objstoretest.Conformance(t, "local disk", func() objstore.Store { return newLocal(t) })
 }
 
 func TestMemoryConforms(t *testing.T) {
-	objstoretest.Conformance(t, func() objstore.Store { return objstore.NewMemory(noon) })
+	objstoretest.Conformance(t, "crashable memory", func() objstore.Store { return objstore.NewMemory(noon) })
 }
 
 func record(m *objstore.Memory) *[]string {

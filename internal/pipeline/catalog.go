@@ -9,13 +9,13 @@ import (
 
 // Catalog is where the tables are registered.
 type Catalog struct {
-	Type string `yaml:"type" weir:"enum=sql|rest"`
+	Type string `yaml:"type" weir:"enum=sql|rest|glue"`
 	// Name is the catalog's name as Spark and PyIceberg must be told it.
 	Name string `yaml:"name" weir:"name"`
 	// URI of a sql catalog is sqlite:PATH, absolute after Load, or
 	// postgres://…; of a rest catalog http(s)://…. It is a secret because a
-	// database's URI carries its password.
-	URI Secret `yaml:"uri" weir:"required"`
+	// database's URI carries its password. A glue catalog has none.
+	URI Secret `yaml:"uri"`
 	// NewName begins a catalog of another name in a database that has some.
 	NewName bool `yaml:"newName"`
 	// StartTimeout is how long a start waits for a catalog that does not answer.
@@ -30,6 +30,9 @@ type Catalog struct {
 	Scope           string            `yaml:"scope"`
 	Headers         map[string]Secret `yaml:"headers"`
 	SigV4           *SigV4            `yaml:"sigv4"`
+
+	// Glue is for a glue catalog; nil is everything by the SDK's default chain.
+	Glue *Glue `yaml:"glue"`
 }
 
 // SigV4 signs the requests to a rest catalog with AWS's credentials.
@@ -65,7 +68,8 @@ func (l *loader) checkCatalog(p *Pipeline) {
 	if !l.isBroken("catalog.type") {
 		l.checkCatalogKeys(p, rest)
 	}
-	if l.isBroken("catalog") || c.URI.IsZero() {
+	l.checkGlue(p)
+	if l.isBroken("catalog") || c.URI.IsZero() || c.Type == CatalogGlue {
 		return
 	}
 	switch {
@@ -100,15 +104,15 @@ func (l *loader) checkCatalogKeys(p *Pipeline, rest bool) {
 	case !rest && p.Warehouse == "" && !l.isBroken("warehouse"):
 		l.faultKey("warehouse", "warehouse is empty")
 	}
+	if _, ok := l.places["catalog.newName"]; ok && p.Catalog.Type != CatalogSQL {
+		l.faultKey("catalog.newName", "newName is for a sql catalog; this one is named by its address")
+	}
 	if rest {
-		if _, ok := l.places["catalog.newName"]; ok {
-			l.faultKey("catalog.newName", "newName is for a sql catalog; a rest catalog is named by its address")
-		}
 		return
 	}
 	for _, key := range []string{"warehouse", "credential", "token", "oauth2ServerUri", "scope", "headers", "sigv4"} {
 		if _, ok := l.places["catalog."+key]; ok {
-			l.faultKey("catalog."+key, "%s is for a rest catalog; this one is of type %s", key, CatalogSQL)
+			l.faultKey("catalog."+key, "%s is for a rest catalog; this one is of type %s", key, p.Catalog.Type)
 		}
 	}
 }

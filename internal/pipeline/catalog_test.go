@@ -60,7 +60,13 @@ func TestFaultsOfCatalogsAreNamed(t *testing.T) {
 		"warehouse: /d/w\ncatalog: {uri: 'postgres://weir:hunter2%zz@h/db'}": "DATABASE",
 		"warehouse: /d/w\ncatalog: {uri: 'sqlite:/d/c.db', token: hunter2}":  "token is for a rest catalog",
 		"warehouse: /d/w\ncatalog: {uri: 'sqlite:/d/c.db', warehouse: w}":    "warehouse is for a rest catalog",
-		"warehouse: /d/w\ncatalog: {type: glue, uri: 'sqlite:/d/c.db'}":      "glue",
+		"warehouse: /d/w\ncatalog: {type: hive, uri: 'sqlite:/d/c.db'}":      "is not one of sql, rest, glue",
+		"warehouse: /d/w\ncatalog: {type: glue, uri: 'sqlite:/d/c.db'}":      "a glue catalog is found by catalog.glue.region",
+		"warehouse: /d/w\ncatalog: {type: glue, scope: x}":                   "scope is for a rest catalog; this one is of type glue",
+		"catalog: {type: glue}":                                              `missing key "warehouse"`,
+		"warehouse: /d/w\ncatalog: {uri: 'sqlite:/d/c.db', glue: {}}":        "glue is for a catalog of type glue",
+		"warehouse: /d/w\ncatalog: {type: glue, glue: {catalogId: 'a b'}}":   "the number of the account",
+		"warehouse: /d/w\ncatalog: {type: sql}":                              `catalog: missing key "uri"`,
 		"warehouse: /d/w\n" + rest + "}":                                     "decides where tables lie",
 		"catalog: {type: rest, uri: 'sqlite:/d/c.db'}":                       "http or https URL",
 		"catalog: {type: rest, uri: 'https://weir:hunter2@h'}":               "catalog.credential",
@@ -81,5 +87,22 @@ func TestFaultsOfCatalogsAreNamed(t *testing.T) {
 		if len(faults) > 1 {
 			t.Errorf("%s: %d faults for one mistake: %s", text, len(faults), all)
 		}
+	}
+}
+
+func TestGlueCatalogReachesItsFieldsAndNeedsNoAddress(t *testing.T) {
+	p, faults := LoadBytes("p.yaml", "/d", []byte("name: x\ncatalog: {type: glue, glue: {region: eu-central-1, endpoint: 'https://glue.internal', catalogId: '123456789012', "+
+		"assumeRole: {roleArn: 'arn:aws:iam::1:role/lake', externalId: hunter2}, archive: true}}\nwarehouse: s3://lake/w\n"+
+		"checkpointLocation: /d/c\nkafka: {bootstrapServers: [b:9092]}\nqueries: [{name: q, from: {kafka: {topics: [a]}}, to: {iceberg: {table: a.b}}}]\n"), testEnv)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	g := p.Catalog.Glue
+	if g == nil || g.Region != "eu-central-1" || g.Endpoint != "https://glue.internal" || g.CatalogID != "123456789012" || !g.Archive ||
+		g.AssumeRole.RoleARN != "arn:aws:iam::1:role/lake" || p.Catalog.IsSQLite() {
+		t.Errorf("%+v", g)
+	}
+	if text := fmt.Sprintf("%+v", p); strings.Contains(text, "hunter2") {
+		t.Error("the external id is printed")
 	}
 }

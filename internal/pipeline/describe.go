@@ -15,9 +15,9 @@ var descriptions = map[string]string{
 	"Pipeline.ops":                "What the engine writes about itself.",
 	"Pipeline.status":             "The status page.",
 
-	"Catalog.type":            "Kind of catalog: `sql` (a file, or Postgres) or `rest`. `glue` is refused.",
+	"Catalog.type":            "Kind of catalog: `sql` (a file, or Postgres), `rest` or `glue` (AWS Glue Data Catalog).",
 	"Catalog.name":            "The catalog's name. The SQL catalog stores it with each table, so Spark and PyIceberg have to use the same one.",
-	"Catalog.uri":             "Of a `sql` catalog `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, of a `rest` catalog its URL without the `/v1`. Never printed, because a database's URI may carry a password.",
+	"Catalog.uri":             "Of a `sql` catalog `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, of a `rest` catalog its URL without the `/v1`; a `glue` catalog has none. Never printed, because a database's URI may carry a password.",
 	"Catalog.newName":         "`sql`: begin a catalog of this name in a database that holds the tables of others. Without it that is taken for a misspelt name and refused.",
 	"Catalog.startTimeout":    "How long a start waits for a catalog that does not answer.",
 	"Catalog.warehouse":       "`rest`: the server's own name of a warehouse, where it has several.",
@@ -26,7 +26,15 @@ var descriptions = map[string]string{
 	"Catalog.oauth2ServerUri": "`rest`: where tokens for `credential` come from. Default: the catalog's own `/v1/oauth/tokens`.",
 	"Catalog.scope":           "`rest`: scope to ask for with `credential`. Default: `catalog`.",
 	"Catalog.headers":         "`rest`: headers to send with every request. Their values are secrets.",
+	"Catalog.glue":            "`glue`: region, account and role, where they are not those of the AWS SDK's default chain, which gives the credentials.",
 	"Catalog.sigv4":           "`rest`: sign the requests with the credentials of the AWS SDK's default chain.",
+
+	"Glue.region":     "Region of the catalog. Default: the SDK's own (`AWS_REGION`, profile).",
+	"Glue.endpoint":   "URL of a VPC endpoint or of a compatible server. Default: AWS.",
+	"Glue.catalogId":  "Number of the account whose catalog it is. Default: the caller's own.",
+	"Glue.caFile":     "PEM file of authorities to trust in place of the system's.",
+	"Glue.assumeRole": "Ask STS for the credentials of a role, with those of the chain.",
+	"Glue.archive":    "Keep a version of a table's entry in Glue for every commit. An account has a quota of versions, which a stream fills.",
 
 	"SigV4.region":  "Region to sign for. Default: the SDK's own.",
 	"SigV4.service": "Service to sign for. Default: `execute-api`.",
@@ -150,14 +158,6 @@ var descriptions = map[string]string{
 	"To.iceberg": "Append to an Iceberg table. Exactly one of these keys.",
 	"To.delta":   "Append to a Delta table.",
 
-	"DeltaSink.table":         "The table, `namespace.table`: the folder `<namespace>/<table>` of the warehouse, created when missing. Exactly one of this and `path`.",
-	"DeltaSink.path":          "The table's folder, where it does not lie in the warehouse.",
-	"DeltaSink.partitionBy":   "Columns to partition it by when it is created. Delta has no transforms.",
-	"DeltaSink.properties":    "Table properties to create it with. `weir.*` is reserved, and so is a `delta.setTransactionRetentionDuration` under 30 days, which would let the table forget the query.",
-	"DeltaSink.mergeSchema":   "Add columns of the query that an existing table lacks.",
-	"DeltaSink.appId":         "A transaction app id of your own, kept at the batch id as other Delta writers do. The query's own memory does not need it.",
-	"DeltaSink.onReusedAppId": "What to do where `appId` belongs to another lineage: `fail` (exit code 7), or `rebind` it to this query. Rows are never dropped for it.",
-
 	"To.postgres": "Write to a table of a Postgres database.",
 
 	"PostgresSink.url":           "The database, `postgres://user:password@host:port/database`; a secret.",
@@ -169,6 +169,14 @@ var descriptions = map[string]string{
 	"PostgresSink.onRejected":    "What to do with a row that the database refuses (a constraint, a NUL character, a number that is too large): `fail` (exit code 9; nothing of the batch is written), or `deadLetter`, which puts it into `rejectedTable`.",
 	"PostgresSink.rejectedTable": "Iceberg table of the pipeline's catalog for rejected rows, `namespace.table`; this query's alone.",
 	"PostgresSink.maxBatchBytes": "Most memory that a batch may take: a batch is sent whole, in one transaction.",
+
+	"DeltaSink.table":         "The table, `namespace.table`: the folder `<namespace>/<table>` of the warehouse, created when missing. Exactly one of this and `path`.",
+	"DeltaSink.path":          "The table's folder, where it does not lie in the warehouse.",
+	"DeltaSink.partitionBy":   "Columns to partition it by when it is created. Delta has no transforms.",
+	"DeltaSink.properties":    "Table properties to create it with. `weir.*` is reserved, and so is a `delta.setTransactionRetentionDuration` under 30 days, which would let the table forget the query.",
+	"DeltaSink.mergeSchema":   "Add columns of the query that an existing table lacks.",
+	"DeltaSink.appId":         "A transaction app id of your own, kept at the batch id as other Delta writers do. The query's own memory does not need it.",
+	"DeltaSink.onReusedAppId": "What to do where `appId` belongs to another lineage: `fail` (exit code 7), or `rebind` it to this query. Rows are never dropped for it.",
 
 	"IcebergSink.table":       "The table, `namespace.table`; created when missing.",
 	"IcebergSink.partitionBy": "Partitioning to create it with: `column`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`, `truncate(w, c)`.",

@@ -5,6 +5,7 @@
 package catalogtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/conformance"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 )
@@ -34,6 +36,9 @@ type Harness struct {
 	Faulty func(t *testing.T) (*lake.Catalog, Faults)
 	// Kill and Restart hurt the server; nil where there is none.
 	Kill, Restart func()
+	// NotKilled is why there is none, Unconditional why the catalog cannot be
+	// raced, Flat why it has no namespaces within others; empty where it can and has.
+	NotKilled, Unconditional, Flat string
 }
 
 // Faults are those of a line.
@@ -57,13 +62,16 @@ func Spec() iceberg.PartitionSpec {
 	})
 }
 
-// Run runs the suite; fresh gives a harness for each test.
-func Run(t *testing.T, fresh func(t *testing.T) Harness) {
+// Run runs the suite on the implementation that is called of; fresh gives a
+// harness for each test.
+func Run(t *testing.T, of string, fresh func(t *testing.T) Harness) {
+	var cases []conformance.Case
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, h Harness)
 	}{
 		{"TableIsMadeWithItsNamespacesAndSeenByOthers", created},
+		{"TableWithinNestedNamespacesIsMadeOrRefusedWithAReason", nested},
 		{"MissingTableAndMissingNamespaceAreErrNoTable", missing},
 		{"RacingCreationsMakeOneTable", createRace},
 		{"CommitIsOneSnapshotWithItsProperty", committed},
@@ -80,8 +88,9 @@ func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 		{"KilledServerLosesNoCommitThatItConfirmed", killedBetween},
 		{"EveryCommitUnderAKilledServerIsAccountedFor", killedWithin},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.run(t, fresh(t)) })
+		cases = append(cases, conformance.Case{Name: c.name, Run: func(t *testing.T) { c.run(t, fresh(t)) }})
 	}
+	conformance.Run(t, "catalog", of, cases)
 }
 
 func (h Harness) ident() table.Identifier { return table.Identifier{h.Namespace, "events"} }
@@ -142,6 +151,9 @@ func history(tbl *table.Table) []string {
 
 func created(t *testing.T, h Harness) {
 	ident := table.Identifier{h.Namespace, "inner", "events"}
+	if h.Flat != "" {
+		ident = h.ident()
+	}
 	c := h.Open(t)
 	tbl, err := c.EnsureTable(ctxOf(t), ident, Schema, Spec(), map[string]string{"x": "y"})
 	if err != nil {
@@ -160,6 +172,28 @@ func created(t *testing.T, h Harness) {
 	loc, err := c.MetadataLocation(ctxOf(t), ident)
 	if err != nil || loc != tbl.MetadataLocation() {
 		t.Fatalf("metadata location %q, %v", loc, err)
+	}
+}
+
+func nested(t *testing.T, h Harness) {
+	ident := table.Identifier{h.Namespace, "inner", "deeper", "events"}
+	c := h.Open(t)
+	_, err := c.EnsureTable(ctxOf(t), ident, Schema, Spec(), nil)
+	if h.Flat != "" {
+		if !failure.Is(err, failure.Config) {
+			t.Fatalf("want a refusal, got %v", err)
+		}
+		if ok, err := c.NamespaceExists(ctxOf(t), table.Identifier{h.Namespace}); err != nil || ok {
+			t.Fatalf("half of it was made: %v, %v", ok, err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	under, err := c.ListNamespaces(ctxOf(t), table.Identifier{h.Namespace})
+	if err != nil || len(under) != 1 || lake.Name(under[0]) != h.Namespace+".inner" {
+		t.Fatalf("%v, %v", under, err)
 	}
 }
 
@@ -244,6 +278,9 @@ func stale(t *testing.T, h Harness) {
 }
 
 func race(t *testing.T, h Harness) {
+	if h.Unconditional != "" {
+		conformance.Skip(t, h.Unconditional)
+	}
 	const writers, each, tries = 3, 8, 400
 	h.ensure(t, h.Open(t))
 	var wg sync.WaitGroup
@@ -388,7 +425,7 @@ func listed(t *testing.T, h Harness) {
 func (h Harness) faulty(t *testing.T) (*lake.Catalog, Faults) {
 	t.Helper()
 	if h.Faulty == nil {
-		t.Skip("this catalog has no line that could be cut")
+		conformance.Skip(t, "this catalog has no line that could be cut")
 	}
 	return h.Faulty(t)
 }
@@ -439,7 +476,7 @@ func lostCreation(t *testing.T, h Harness) {
 
 func killedBetween(t *testing.T, h Harness) {
 	if h.Kill == nil {
-		t.Skip("this catalog has no server that could be killed")
+		conformance.Skip(t, cmp.Or(h.NotKilled, "this catalog has no server that could be killed"))
 	}
 	c := h.Open(t)
 	cur := h.ensure(t, c)
@@ -469,7 +506,7 @@ func killedBetween(t *testing.T, h Harness) {
 // the commit said must agree with the table: made, not made, or unknown.
 func killedWithin(t *testing.T, h Harness) {
 	if h.Kill == nil {
-		t.Skip("this catalog has no server that could be killed")
+		conformance.Skip(t, cmp.Or(h.NotKilled, "this catalog has no server that could be killed"))
 	}
 	c := h.Open(t)
 	h.ensure(t, c)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,33 @@ func StartPostgres(t testing.TB) *Server {
 func StartREST(t testing.TB, credential string) *Server {
 	t.Helper()
 	return start(t, "iceberg-rest.sh", "Iceberg's REST catalog", "ICEBERG_REST_CREDENTIAL="+credential)
+}
+
+// StartMoto starts moto, an emulation of Glue and S3 that keeps everything in
+// memory, and stops it when the test ends.
+func StartMoto(t testing.TB) *Server {
+	t.Helper()
+	return start(t, "moto.sh", "moto, an emulation of AWS")
+}
+
+// Bucket makes a bucket on a moto.
+func (s *Server) Bucket(name string) string {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPut, "http://"+s.Addr()+"/"+name, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// moto finds the service in the scope of the signature, and checks none.
+	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		s.t.Fatalf("make bucket %s: HTTP %d", name, res.StatusCode)
+	}
+	return name
 }
 
 func start(t testing.TB, script, what string, env ...string) *Server {

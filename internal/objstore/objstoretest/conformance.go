@@ -11,14 +11,16 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/weirlake/weir/internal/conformance"
 	"github.com/weirlake/weir/internal/objstore"
 )
 
 // racers is how many writers race for a key.
 const racers = 8
 
-// Conformance runs the suite; open gives an empty store each time.
-func Conformance(t *testing.T, open func() objstore.Store) {
+// Conformance runs the suite on the implementation that is called of; open gives
+// an empty store each time.
+func Conformance(t *testing.T, of string, open func() objstore.Store) {
 	t.Helper()
 	tests := []struct {
 		name string
@@ -42,9 +44,11 @@ func Conformance(t *testing.T, open func() objstore.Store) {
 		{"TheProbeAcceptsTheStore", probe},
 		{"SettleAcceptsWhatIsThere", settle},
 	}
+	cases := make([]conformance.Case, 0, len(tests))
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { tt.run(t, open()) })
+		cases = append(cases, conformance.Case{Name: tt.name, Run: func(t *testing.T) { tt.run(t, open()) }})
 	}
+	conformance.Run(t, "objstore", of, cases)
 }
 
 func create(t *testing.T, s objstore.Store, key, data string) (bool, string) {

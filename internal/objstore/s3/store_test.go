@@ -54,7 +54,7 @@ func TestStoreConforms(t *testing.T) {
 	srv.Bucket(bucket)
 	c := open(t, srv.Endpoint(), nil)
 	n := 0
-	objstoretest.Conformance(t, func() objstore.Store {
+	objstoretest.Conformance(t, "S3: versitygw", func() objstore.Store {
 		n++
 		return storeAt(c, fmt.Sprintf("conformance/%d", n))
 	})
@@ -65,7 +65,7 @@ func TestStoreConformsWhereEveryListComesInPages(t *testing.T) {
 	srv.Bucket(bucket)
 	c := open(t, srv.Endpoint(), func(cfg *s3.Config) { cfg.PageKeys = 2 })
 	n := 0
-	objstoretest.Conformance(t, func() objstore.Store {
+	objstoretest.Conformance(t, "S3: versitygw, two keys a page", func() objstore.Store {
 		n++
 		return storeAt(c, fmt.Sprintf("pages/%d", n))
 	})

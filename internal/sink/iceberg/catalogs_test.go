@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/catalogtest"
+	"github.com/weirlake/weir/internal/objstore/s3"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
 
@@ -31,6 +32,23 @@ func TestConformanceOverREST(t *testing.T) {
 		l := lakeStore{
 			objects: filepath.Join(srv.Warehouse(), ns), table: table.Identifier{ns, "events"},
 			config: &lake.Config{Type: lake.TypeREST, URI: "http://" + srv.Addr(), REST: lake.REST{Credential: credential}},
+		}
+		return l.harness()
+	})
+}
+
+// The catalog is moto's Glue, an emulation, behind a proxy that looks at the
+// version of an update as AWS does; the files are local.
+func TestConformanceOverGlueByMoto(t *testing.T) {
+	line := catalogtest.NewGlueLine(t, catalogtest.StartMoto(t))
+	n := 0
+	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+		n++
+		dir := t.TempDir()
+		l := lakeStore{
+			objects: filepath.Join(dir, "warehouse"), table: table.Identifier{fmt.Sprintf("bronze%d", n), "events"},
+			config: &lake.Config{Type: lake.TypeGlue, Warehouse: filepath.Join(dir, "warehouse"), Glue: lake.Glue{AWS: s3.Config{
+				Region: "us-east-1", Endpoint: line.URL(), Credentials: s3.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}}}},
 		}
 		return l.harness()
 	})
