@@ -33,7 +33,12 @@ embedded Kafka, bronze and silver Iceberg tables.
 Kill it whenever you like (kill -9 too) and run it again on the same folder: it
 goes on, and the counts come out the same.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return g.demo(cmd.Context(), c, page) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.Once { // its answer is the count of every layer
+				delete(cmd.Annotations, untilStopped)
+			}
+			return g.demo(cmd.Context(), c, page)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Data, "data", envOr("WEIR_DATA", "weir-data"), "`folder` of tables, checkpoints and broker")
@@ -76,6 +81,9 @@ func (g *globals) demo(ctx context.Context, c app.DemoConfig, page pageFlags) er
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintf(g.stderr, "stopped; the same command goes on in %s\n", c.Data)
+		if c.Once {
+			return ctx.Err()
+		}
 		return nil
 	}
 	s, err := d.Summary(ctx)

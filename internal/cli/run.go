@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/engine"
 )
 
@@ -27,21 +27,29 @@ commit is finished, one that has not is run again by the next start.
 
 With --once, what is there now is worked off (Spark's availableNow), upstream
 queries first, and the command returns; ingestion is not started, and the status
-page only where --listen asks for it.`,
+page only where --listen asks for it. Stopped by a signal before that is done, it
+ends with 143 (130 for an interrupt): start it again, as often as you like. With
+--output json the last line sums the run up: completed, exit_code, retry, queries.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if once { // its answer is that everything was worked off
+				delete(cmd.Annotations, untilStopped)
+			}
 			p, err := g.load(args[0])
 			if err != nil {
 				return err
 			}
-			var batches atomic.Int64
+			sum := newOnceRun(clock.System{})
 			line := g.progressLine()
 			a, err := app.Open(cmd.Context(), p, app.Options{
 				Logger: g.log, TakeOver: takeOver, Queries: only,
-				OnProgress: func(p engine.Progress) { batches.Add(1); line(p) },
+				OnProgress: func(p engine.Progress) { sum.batch(p); line(p) },
 				OnAlert:    func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
 			})
 			if err != nil {
+				if once {
+					return g.finish(cmd.Context(), sum, err)
+				}
 				return err
 			}
 			defer a.Close()
@@ -51,11 +59,7 @@ page only where --listen asks for it.`,
 				}
 			}
 			if once {
-				err := a.RunOnce(cmd.Context())
-				if err == nil && cmd.Context().Err() == nil && batches.Load() == 0 && !g.json() {
-					fmt.Fprintln(g.stderr, "weir: nothing new: every query is at the end of its source")
-				}
-				return err
+				return g.finish(cmd.Context(), sum, a.RunOnce(cmd.Context()))
 			}
 			return runAll(cmd.Context(), a)
 		},

@@ -51,6 +51,17 @@ func (c Class) String() string {
 	}
 }
 
+// Retry says that starting the same command again is safe and may help. For the
+// other classes somebody has to decide or to change something first.
+func (c Class) Retry() bool {
+	switch c {
+	case Runtime, CommitUnknown, Unreachable, Inconclusive:
+		return true
+	default:
+		return false
+	}
+}
+
 // Error is a classified error: what happened, to what, and the way out.
 type Error struct {
 	Class Class
