@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -43,7 +44,10 @@ func NewIngester(p *pipeline.Pipeline, name string, kafka broker.Config, o Optio
 	}
 	cfg := IngestConfig(def, p.Kafka)
 	cfg.Brokers = kafka.BootstrapServers
-	in, err := ingest.New(cfg, ingest.Deps{Clock: o.Clock, Kafka: opts, HTTPClient: client, Logger: o.Logger})
+	in, err := ingest.New(cfg, ingest.Deps{
+		Clock: o.Clock, Kafka: opts, HTTPClient: client, Logger: o.Logger,
+		Explain: func(ctx context.Context, err error) error { return broker.Explain(ctx, kafka, err) },
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.File, err)
 	}

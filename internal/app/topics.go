@@ -47,6 +47,7 @@ func (a *App) createTopics(ctx context.Context, topics []pipeline.Topic) error {
 		attempt, cancel := context.WithTimeout(ctx, topicAttempt)
 		err := a.tryTopics(attempt, admin, topics)
 		cancel()
+		err = broker.Explain(ctx, a.Kafka, err)
 		waited := a.opts.Clock.Now().Sub(began)
 		var classified *failure.Error
 		switch {
@@ -76,9 +77,6 @@ func (a *App) tryTopics(ctx context.Context, admin *kadm.Client, topics []pipeli
 		names = append(names, t.Name)
 	}
 	there, err := admin.ListTopics(ctx, names...)
-	if broker.Misconfigured(err) {
-		return failure.Wrap(failure.Config, err, "Kafka at %v refuses the connection as it is configured", a.Kafka.BootstrapServers)
-	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -132,6 +133,9 @@ type Deps struct {
 	Kafka      []kgo.Opt // security, client id; added to every client
 	HTTPClient *http.Client
 	Logger     *slog.Logger
+	// Explain, where set, looks whether the settings of the connection explain
+	// that Kafka gave no answer; else it returns the error.
+	Explain func(context.Context, error) error
 	// StopWhen ends the run gracefully as soon as it returns true. It is asked
 	// after each group of events that is read and that is acknowledged, from one
 	// goroutine.

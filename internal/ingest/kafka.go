@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -25,7 +26,9 @@ const (
 	brokerDefaultLimit = 1_048_588
 	smallestLimit      = 16 << 10
 	topicTries         = 100
-	topicWait          = 50 * time.Millisecond
+	// meetMax bounds the first request.
+	meetMax   = 3 * time.Second
+	topicWait = 50 * time.Millisecond
 )
 
 // newProducer makes the client that publishes. It never drops what is in
@@ -80,6 +83,9 @@ func ensureTopics(ctx context.Context, cfg Config, deps Deps) (limits map[string
 	ctx, cancel := context.WithTimeout(ctx, cfg.DeliveryTimeout)
 	defer cancel()
 
+	if err := meet(ctx, cl, deps); err != nil {
+		return nil, err
+	}
 	size := strconv.Itoa(cfg.MaxRecordBytes + recordSlackBytes)
 	specs := []topicSpec{
 		{cfg.Topic, cfg.Partitions, map[string]*string{"max.message.bytes": &size}},
@@ -97,6 +103,25 @@ func ensureTopics(ctx context.Context, cfg Config, deps Deps) (limits map[string
 		limits[s.name] = topicLimit(ctx, adm, s.name)
 	}
 	return limits, nil
+}
+
+// meet says at once what is wrong with the settings of the connection, where
+// that is why Kafka does not answer. A broker that is down is waited for later.
+func meet(ctx context.Context, cl *kgo.Client, deps Deps) error {
+	if deps.Explain == nil {
+		return nil
+	}
+	attempt, cancel := context.WithTimeout(ctx, meetMax)
+	defer cancel()
+	_, err := kmsg.NewPtrMetadataRequest().RequestWith(attempt, cl)
+	if err == nil {
+		return nil
+	}
+	var classified *failure.Error
+	if err = deps.Explain(ctx, err); errors.As(err, &classified) {
+		return err
+	}
+	return nil
 }
 
 func ensureTopic(ctx context.Context, adm *kadm.Client, cfg Config, deps Deps, s topicSpec) error {

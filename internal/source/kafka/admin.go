@@ -72,9 +72,13 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 		attempt, cancel := context.WithTimeout(ctx, left)
 		err := f(attempt)
 		cancel()
+		if !told && !s.met.Load() {
+			err = broker.Explain(ctx, s.cfg.Client, err)
+		}
 		var classified *failure.Error
 		switch {
 		case err == nil:
+			s.met.Store(true)
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()

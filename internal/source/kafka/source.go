@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -37,6 +38,8 @@ type Source struct {
 
 	cl  *kgo.Client // metadata and offsets; consuming has a client of its own
 	adm *kadm.Client
+
+	met atomic.Bool // the cluster has answered: the connection's settings are right
 
 	readMu sync.Mutex // one Read at a time
 	mu     sync.Mutex // guards what follows
