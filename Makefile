@@ -43,14 +43,20 @@ unit: ## The fast tests only: no broker, no Python
 test-full: tools-s3 test catalogs delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
-# Packages that are tried on real catalogs: Postgres, Iceberg's REST server.
-CATALOGS := ./internal/lake ./internal/sink/iceberg ./internal/catalogserve
+# Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
+# an emulation of AWS Glue. Each suite lists there what an implementation passed.
+CATALOGS    := ./internal/lake ./internal/sink/iceberg ./internal/catalogserve ./internal/audit
+CONFORMANCE := $(CURDIR)/.cache/conformance.txt
 
 .PHONY: catalogs
-catalogs: build tools ## Catalogs on a real Postgres and on Iceberg's REST server, killed; PyIceberg and DuckDB attach
+catalogs: build tools ## Catalogs on a real Postgres, Iceberg's REST server and an emulated Glue, killed; PyIceberg and DuckDB attach
 	@scripts/iceberg-rest.sh fetch
 	@scripts/venv.sh duckdb
-	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 60m $(TESTFLAGS) $(CATALOGS)
+	@scripts/venv.sh moto
+	@rm -f $(CONFORMANCE)
+	WEIR_CONFORMANCE=$(CONFORMANCE) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -p 1 -timeout 60m $(TESTFLAGS) $(CATALOGS)
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 60m $(TESTFLAGS) ./tests -run 'Glue|Postgres|REST|Catalog'
+	@cat $(CONFORMANCE)
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
