@@ -178,6 +178,55 @@ t.restore(datetime.datetime.fromtimestamp(ms / 1000, datetime.timezone.utc))`,
 	}
 }
 
+func TestDeltaTablesAreOptimizedAndVacuumedUnderARunningQuery(t *testing.T) {
+	python(t)
+	l := newDeltaLab(t, 1500)
+	l.run(exitOK)
+	running := start(t, nil, "run", l.file)
+	l.produce(500)
+	var o struct {
+		Tables []struct {
+			Table        string
+			FilesRemoved int `json:"files_removed"`
+			FilesAdded   int `json:"files_added"`
+		}
+	}
+	mustJSON(t, &o, "delta", "optimize", l.file, landing)
+	if len(o.Tables) != 1 || o.Tables[0].FilesRemoved < 10 || o.Tables[0].FilesAdded < 1 {
+		t.Fatalf("%+v", o)
+	}
+	type vacuumed struct {
+		Tables []struct {
+			Table  string
+			DryRun bool `json:"dry_run"`
+			Files  []string
+		}
+	}
+	var listed, removed vacuumed
+	if _, errs, code := weir(t, nil, "delta", "vacuum", l.file, "--retention", "1h"); code != exitConfig || !strings.Contains(errs, "force") {
+		t.Fatalf("exit %d\n%s", code, tail(errs))
+	}
+	if _, _, code := weir(t, nil, "delta", "vacuum", l.file, "no.table"); code != exitConfig {
+		t.Fatalf("exit %d", code)
+	}
+	mustJSON(t, &listed, "delta", "vacuum", l.file, "--dry-run")
+	if len(listed.Tables) != 3 || len(listed.Tables[0].Files) != 0 || !listed.Tables[0].DryRun {
+		t.Fatalf("nothing is older than a week: %+v", listed)
+	}
+	running.kill9()
+	l.run(exitOK)
+	mustJSON(t, &removed, "delta", "vacuum", l.file, landing, "--retention", "1ns", "--force")
+	if len(removed.Tables) != 1 || len(removed.Tables[0].Files) < o.Tables[0].FilesRemoved {
+		t.Fatalf("%d files were replaced, %+v", o.Tables[0].FilesRemoved, removed)
+	}
+	// Nothing is lost and the memory is kept, also without the checkpoint.
+	l.deltaExact()
+	l.remove(l.checkpoint("landing"))
+	l.produce(100)
+	l.run(exitOK)
+	l.deltaExact()
+}
+
 func TestStatusOfADeltaTableIsReadFromItsLog(t *testing.T) {
 	l := newDeltaLab(t, 600)
 	l.run(exitOK)
