@@ -2,20 +2,35 @@
 # Runs a real Apache Kafka (KRaft, one node) from its Maven artifacts, without Docker.
 #
 #   scripts/kafka.sh fetch
-#   scripts/kafka.sh start  DATA_DIR [PORT]    the port is remembered in DATA_DIR; PORT+1 is the controller's
+#   scripts/kafka.sh start  DATA_DIR [PORT] [--secure]
+#                                              the port is remembered in DATA_DIR; PORT+1 is the controller's
 #   scripts/kafka.sh stop   DATA_DIR           clean shutdown
 #   scripts/kafka.sh kill   DATA_DIR           SIGKILL
 #   scripts/kafka.sh status DATA_DIR           prints up or down; exit 3 when down
 #   scripts/kafka.sh pid    DATA_DIR           prints the pid of the running broker, nothing when down
+#   scripts/kafka.sh env    DATA_DIR           prints how to connect, as KEY=VALUE lines
+#   scripts/kafka.sh client DATA_DIR NAME      makes another client certificate: secure/NAME.pem, NAME.key
 #
-# Needs java 17 or newer, and mvn for the first fetch.
+# With --secure (remembered in DATA_DIR) the broker listens on four more ports:
+#   PORT+2  TLS
+#   PORT+3  TLS with a client certificate (mTLS)
+#   PORT+4  log-in without TLS: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER
+#   PORT+5  log-in over TLS: the same mechanisms
+# and checks permissions: user weir and clients with a certificate may do
+# everything, user guest (same password) nothing. OAUTHBEARER takes unsecured JWS
+# with the claim sub, which is for tests only. The files are in DATA_DIR/secure:
+# ca.pem, client.pem, client.key, other-ca.pem (signed nothing here), password.
+# PORT itself stays without security and is the one that brokers use.
+#
+# Needs java 17 or newer, mvn for the first fetch, openssl for --secure.
 # Environment:
 #   KAFKA_VERSION  4.1.2
 #   WEIR_CACHE     where the jars are kept (default: .cache of the checkout; a complete
 #                  copy in the user's cache is used as it is)
 #   KAFKA_HEAP     512m
+#   KAFKA_PASSWORD password of weir and guest with --secure (default: random)
 #   KAFKA_EXTRA    extra lines for server.properties; they win over the lines below
-# Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java or mvn missing.
+# Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java, mvn or openssl missing.
 set -euo pipefail
 
 version=${KAFKA_VERSION:-4.1.2}
@@ -25,7 +40,7 @@ start_seconds=120 # how long a start may take
 stop_seconds=60   # how long a clean stop may take before it is reported as failed
 
 die() { local code=$1; shift; echo "kafka.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 # A copy is complete when .ok was written after the last jar.
 libs() {
@@ -80,15 +95,84 @@ running() {
 
 listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
+# authority NAME: a certificate authority in secure/NAME.pem.
+authority() {
+  openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj "/CN=$1" \
+    -keyout "$data/secure/$1.key" -out "$data/secure/$1.pem" 2>/dev/null
+}
+
+# certificate NAME: a key pair in secure/NAME.pem and .key, signed by ca. PKCS#8
+# keys, which is what Kafka reads.
+certificate() {
+  local d=$data/secure
+  openssl req -new -newkey rsa:2048 -nodes -subj "/CN=$1" -keyout "$d/$1.key.new" -out "$d/$1.csr" 2>/dev/null
+  openssl x509 -req -in "$d/$1.csr" -CA "$d/ca.pem" -CAkey "$d/ca.key" -set_serial "0x$(openssl rand -hex 8)" -days 3650 \
+    -extfile <(echo "subjectAltName=IP:127.0.0.1,DNS:localhost") -out "$d/$1.pem.new" 2>/dev/null
+  mv "$d/$1.key.new" "$d/$1.key"; mv "$d/$1.pem.new" "$d/$1.pem"; rm -f "$d/$1.csr"
+}
+
+# credentials makes what --secure needs, once per folder.
+credentials() {
+  local d=$data/secure
+  [ -f "$d/.ok" ] && return 0
+  command -v openssl >/dev/null || die 5 "openssl is needed to make the certificates of --secure"
+  mkdir -p "$d"; chmod 700 "$d"
+  authority ca; authority other-ca
+  certificate broker; certificate client
+  cat "$d/broker.key" "$d/broker.pem" >"$d/broker-keystore.pem"
+  printf '%s' "${KAFKA_PASSWORD:-$(openssl rand -hex 12)}" >"$d/password"
+  touch "$d/.ok"
+}
+
+secure_listeners() {
+  local p=$1
+  echo "TLS://127.0.0.1:$((p + 2)),MTLS://127.0.0.1:$((p + 3)),LOGIN://127.0.0.1:$((p + 4)),LOGINTLS://127.0.0.1:$((p + 5))"
+}
+
+# secure_properties are the lines of --secure.
+secure_properties() {
+  local d=$data/secure password l mechanism security=org.apache.kafka.common.security
+  password=$(cat "$d/password")
+  cat <<P
+ssl.keystore.type=PEM
+ssl.keystore.location=$d/broker-keystore.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=$d/ca.pem
+ssl.client.auth=none
+listener.name.mtls.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:weir;User:CN=client;User:CN=client2
+P
+  for l in login logintls; do
+    cat <<P
+listener.name.$l.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
+listener.name.$l.plain.sasl.jaas.config=$security.plain.PlainLoginModule required user_weir="$password" user_guest="$password";
+listener.name.$l.oauthbearer.sasl.jaas.config=$security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
+P
+    for mechanism in scram-sha-256 scram-sha-512; do
+      echo "listener.name.$l.$mechanism.sasl.jaas.config=$security.scram.ScramLoginModule required;"
+    done
+  done
+}
+
 configure() {
+  local more='' map='' extra=''
+  if [ -n "$secure" ]; then
+    credentials
+    more=,$(secure_listeners "$port"); extra=$(secure_properties)
+    map=,TLS:SSL,MTLS:SSL,LOGIN:SASL_PLAINTEXT,LOGINTLS:SASL_SSL
+  fi
+  # The file holds passwords where there are any.
+  (umask 077; : >"$data/server.properties")
   cat >"$data/server.properties" <<P
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$((port + 1))
-listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$((port + 1))
-advertised.listeners=PLAINTEXT://127.0.0.1:$port
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$((port + 1))$more
+advertised.listeners=PLAINTEXT://127.0.0.1:$port$more
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT$map
+$extra
 log.dirs=$data/logs
 num.partitions=4
 auto.create.topics.enable=false
@@ -124,14 +208,23 @@ start() {
   fetch
   command -v java >/dev/null || die 5 "java is needed to run Kafka (17 or newer)"
   port=${port:-$(cat "$data/port" 2>/dev/null || echo 47192)}
-  for p in "$port" "$((port + 1))"; do
+  if [ -f "$data/secure/.ok" ]; then secure=1; fi
+  local ports=("$port" "$((port + 1))")
+  if [ -n "$secure" ]; then ports+=("$((port + 2))" "$((port + 3))" "$((port + 4))" "$((port + 5))"); fi
+  for p in "${ports[@]}"; do
     if listening "$p"; then die 4 "port $p is taken by another process"; fi
   done
   configure
   echo "$port" >"$data/port"
   local java=(java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC "-Dlog4j2.configurationFile=$data/log4j2.properties" -cp "$(libs)/*")
   if [ ! -f "$data/logs/meta.properties" ]; then
-    "${java[@]}" kafka.tools.StorageTool format --ignore-formatted -t "$(cluster_id)" -c "$data/server.properties" \
+    local scram=() user mechanism
+    if [ -n "$secure" ]; then
+      for user in weir guest; do for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
+        scram+=(--add-scram "$mechanism=[name=$user,password=$(cat "$data/secure/password")]")
+      done; done
+    fi
+    "${java[@]}" kafka.tools.StorageTool format "${scram[@]}" --ignore-formatted -t "$(cluster_id)" -c "$data/server.properties" \
       >"$data/format.log" 2>&1 || { cat "$data/format.log" >&2; die 1 "could not format $data/logs"; }
   fi
   rm -f "$data/pid"
@@ -145,7 +238,7 @@ start() {
     if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
       tail -n 20 "$data/broker.log" >&2; die 1 "the broker ended while it started; see $data/broker.log"
     fi
-    if [ -n "$started" ] && listening "$port"; then return 0; fi
+    if [ -n "$started" ] && listening "$port" && { [ -z "$secure" ] || listening "$((port + 5))"; }; then return 0; fi
     sleep 0.05
   done
   die 1 "the broker did not listen on port $port within $start_seconds s; see $data/broker.log"
@@ -163,10 +256,33 @@ gone() {
   die 1 "pid $p is still there $2 s after SIG$1"
 }
 
-verb=${1:-}; data=${2:-}; port=${3:-}
+print_env() {
+  [ -f "$data/port" ] || die 3 "nothing was started in $data"
+  local p; p=$(cat "$data/port")
+  echo "KAFKA_PLAINTEXT=127.0.0.1:$p"
+  [ -f "$data/secure/.ok" ] || return 0
+  echo "KAFKA_TLS=127.0.0.1:$((p + 2))"
+  echo "KAFKA_MTLS=127.0.0.1:$((p + 3))"
+  echo "KAFKA_LOGIN=127.0.0.1:$((p + 4))"
+  echo "KAFKA_LOGIN_TLS=127.0.0.1:$((p + 5))"
+  echo "KAFKA_USER=weir"
+  echo "KAFKA_PASSWORD_FILE=$data/secure/password"
+  echo "KAFKA_CA=$data/secure/ca.pem"
+  echo "KAFKA_OTHER_CA=$data/secure/other-ca.pem"
+  echo "KAFKA_CLIENT_CERT=$data/secure/client.pem"
+  echo "KAFKA_CLIENT_KEY=$data/secure/client.key"
+}
+
+secure=
+words=()
+for word in "$@"; do
+  case "$word" in --secure) secure=1 ;; *) words+=("$word") ;; esac
+done
+verb=${words[0]:-}; data=${words[1]:-}; port=${words[2]:-}
 case "$verb" in
   fetch) fetch; libs; exit 0 ;;
-  start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
+  start | stop | kill | status | pid | env) [ -n "$data" ] || usage ;;
+  client) [ -n "$port" ] || usage ;;
   *) usage ;;
 esac
 if [ "$verb" = start ]; then mkdir -p "$data"; fi
@@ -180,4 +296,6 @@ case "$verb" in
       echo up; grep -E 'VmRSS|VmHWM' "/proc/$p/status" 2>/dev/null || true
     else echo down; exit 3; fi ;;
   pid) running || true ;;
+  env) print_env ;;
+  client) certificate "$port" ;;
 esac

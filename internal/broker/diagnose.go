@@ -100,7 +100,7 @@ func Diagnose(ctx context.Context, c Config) error {
 			return f
 		}
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 	}
 	return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// EnvPort names the first of two ports to use (broker, controller). Without
-// it two free ones are chosen.
+// EnvPort names the first of the ports to use (broker, controller, and the four
+// of a secure broker). Without it free ones are chosen.
 const EnvPort = "WEIR_KAFKA_TEST_PORT"
 
 const (
@@ -39,22 +39,30 @@ type Broker struct {
 	dir   string
 	port  int
 	extra string
+	// secure asks for the listeners with TLS and log-in.
+	secure bool
 }
 
 // Start starts a broker in a temporary folder and stops it when the test ends.
 // extra are lines for server.properties. The test is skipped under -short and
 // where java, or mvn and the jars, are missing.
-func Start(t testing.TB, extra ...string) *Broker {
+func Start(t testing.TB, extra ...string) *Broker { t.Helper(); return launch(t, false, extra) }
+
+func launch(t testing.TB, secure bool, extra []string) *Broker {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a real Apache Kafka: skipped under -short")
 	}
-	for _, tool := range []string{"bash", "java"} {
+	tools, ports := []string{"bash", "java"}, 2
+	if secure {
+		tools, ports = append(tools, "openssl"), securePorts
+	}
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs a real Apache Kafka, and %s is missing", tool)
 		}
 	}
-	b := &Broker{t: t, dir: t.TempDir(), port: freePorts(t), extra: strings.Join(extra, "\n")}
+	b := &Broker{t: t, dir: t.TempDir(), port: freePorts(t, ports), extra: strings.Join(extra, "\n"), secure: secure}
 	t.Cleanup(func() {
 		b.signal(syscall.SIGCONT)
 		if _, err := b.script("kill"); err != nil {
@@ -146,12 +154,15 @@ func (b *Broker) signal(s syscall.Signal) {
 	}
 }
 
-func (b *Broker) script(verb string) (string, error) {
+func (b *Broker) script(verb string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", scriptPath(), verb, b.dir)
+	cmd := exec.CommandContext(ctx, "bash", append([]string{scriptPath(), verb, b.dir}, args...)...)
 	if verb == "start" {
 		cmd.Args = append(cmd.Args, strconv.Itoa(b.port))
+		if b.secure {
+			cmd.Args = append(cmd.Args, "--secure")
+		}
 	}
 	cmd.Env = append(os.Environ(), "KAFKA_EXTRA="+b.extra)
 	var out bytes.Buffer
@@ -168,8 +179,9 @@ func scriptPath() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "kafka.sh")
 }
 
-// freePorts finds two neighbouring free ports: the broker's and the controller's.
-func freePorts(t testing.TB) int {
+// freePorts finds n neighbouring free ports, the broker's and the controller's
+// first.
+func freePorts(t testing.TB, n int) int {
 	t.Helper()
 	if v := os.Getenv(EnvPort); v != "" {
 		p, err := strconv.Atoi(v)
@@ -184,13 +196,20 @@ func freePorts(t testing.TB) int {
 			t.Fatalf("find a free port: %v", err)
 		}
 		p := ln.Addr().(*net.TCPAddr).Port
-		next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+1))
-		_ = ln.Close()
+		taken := []net.Listener{ln}
+		for i := 1; i < n && err == nil; i++ {
+			var next net.Listener
+			if next, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+i)); err == nil {
+				taken = append(taken, next)
+			}
+		}
+		for _, ln := range taken {
+			_ = ln.Close()
+		}
 		if err == nil {
-			_ = next.Close()
 			return p
 		}
 	}
-	t.Fatal("found no two neighbouring free ports")
+	t.Fatalf("found no %d neighbouring free ports", n)
 	return 0
 }
