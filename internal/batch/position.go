@@ -59,6 +59,9 @@ type TablePosition struct {
 	UUID       string         `json:"uuid"`
 	SnapshotID int64          `json:"snapshot_id"`
 	Upstream   *KafkaPosition `json:"upstream,omitempty"`
+	// WatermarkMicros is the table's own watermark here: no row after this place
+	// has an earlier event time. Nil where the table has none that is known.
+	WatermarkMicros *int64 `json:"watermark_micros,omitempty"`
 }
 
 // TopicPartition names a partition by topic name.

@@ -26,6 +26,9 @@ type canonicalPosition struct {
 	ClusterID  string
 	TableUUID  string
 	SnapshotID int64 // only where there is no offset vector: else it is a hint
+	// Watermark is the source table's at the end, which decides what a batch
+	// releases; left out where there is none, as in the plans before it existed.
+	Watermark  *int64 `json:",omitempty"`
 	Partitions []canonicalPartition
 }
 
@@ -45,11 +48,15 @@ func PlanHash(p Plan) string {
 	if len(w.MaxEventMicros) == 0 {
 		w.MaxEventMicros = nil
 	}
+	end := canonical(p.End)
+	if p.End.Table != nil {
+		end.Watermark = p.End.Table.WatermarkMicros
+	}
 	b, err := json.Marshal(canonicalPlan{
 		QueryID:   p.QueryID,
 		BatchID:   p.BatchID,
 		Start:     canonical(p.Start),
-		End:       canonical(p.End),
+		End:       end,
 		BatchTime: p.BatchTime.UnixMicro(),
 		Watermark: w, // its map is written in key order
 		Transform: p.Transform,

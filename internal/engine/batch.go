@@ -166,7 +166,7 @@ func (r *run) plan(ctx context.Context, pending *checkpoint.Plan) (*attempt, err
 		// where it ends: another cut would double or drop the side's rows.
 		end, batchTime = r.limit.Position.Clone(), r.limit.BatchTime
 	}
-	if planned.Start.Offsets(end) == 0 && r.limit == nil {
+	if planned.Start.Offsets(end) == 0 && r.limit == nil && !r.releases(end) {
 		return nil, nil
 	}
 	a.lag = end.Offsets(planned.Latest)

@@ -61,7 +61,7 @@ func (r *run) untilCaughtUp(ctx context.Context) error {
 		return err
 	}
 	target := planned.Latest
-	for r.limit != nil || !covers(r.pos, target) {
+	for r.limit != nil || !covers(r.pos, target) || r.releases(planned.End) {
 		did, err := r.runBatch(ctx, nil)
 		if err != nil {
 			return err

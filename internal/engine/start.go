@@ -341,8 +341,12 @@ func skipTo(p *batch.Position, v source.Violation) {
 // it from the main table where it is not there.
 func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.Decision) error {
 	lost, rebuilt := d.RebuildState, false
+	from := r.main().Sink.Name()
+	if r.releasing() != nil {
+		from = "the source"
+	}
 	if lost {
-		r.q.alert(d.RebuildWhy + "; state is rebuilt from " + r.main().Sink.Name())
+		r.q.alert(d.RebuildWhy + "; state is rebuilt from " + from)
 	}
 	if m.Transform != "" && m.Transform != r.q.Transform.Fingerprint() && len(m.State) > 0 {
 		// Other columns, keys or code: what was remembered under the old ones is
@@ -350,6 +354,7 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 		r.q.Logger.Warn("the transform has changed; state is rebuilt from the table", "query", r.q.Name)
 		lost = true
 	}
+	fromInput := r.releasing()
 	for _, op := range r.q.Transform.State() {
 		op.Reset()
 		var tip *marker.StateFile
@@ -369,29 +374,23 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 			if !errors.Is(err, state.ErrMissing) && !errors.Is(err, state.ErrCorrupt) && !errors.Is(err, state.ErrForeign) {
 				return fmt.Errorf("query %s: load state of %s: %w", r.q.Name, op.Name(), err)
 			}
-			r.q.alert(fmt.Sprintf("state of %s cannot be read (%v); it is rebuilt from %s", op.Name(), err, r.main().Sink.Name()))
-		}
-		op.Reset()
-		if err := r.rebuild(ctx, op, m); err != nil {
-			return err
+			r.q.alert(fmt.Sprintf("state of %s cannot be read (%v); it is rebuilt from %s", op.Name(), err, from))
 		}
 		rebuilt = true
+		if fromInput != nil {
+			// All of them at once: what one keeps is made of what another emits.
+			if err := r.rebuildInput(ctx, fromInput, m); err != nil {
+				return err
+			}
+			break
+		}
+		op.Reset()
+		if err := r.rebuildMain(ctx, op, m); err != nil {
+			return err
+		}
 	}
 	if rebuilt {
 		r.stateT = nil // the next version is a snapshot without a parent
 	}
-	return nil
-}
-
-// rebuild fills an operator's state from the main table at the marker's
-// snapshot: the table itself holds every id that is still remembered.
-func (r *run) rebuild(ctx context.Context, op operator.Stateful, m *marker.Marker) error {
-	cols := op.RebuildColumns()
-	from := op.RebuildFrom(m.Watermark)
-	if err := r.main().Sink.RebuildScan(ctx, m, cols, cols[0], from, op.Rebuild); err != nil {
-		return fmt.Errorf("query %s: rebuild state of %s from %s: %w", r.q.Name, op.Name(), r.main().Sink.Name(), err)
-	}
-	op.FinishRebuild(m.Watermark)
-	r.q.Logger.Warn("state rebuilt from the table", "query", r.q.Name, "operator", op.Name(), "keys", op.Keys())
 	return nil
 }

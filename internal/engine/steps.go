@@ -113,6 +113,7 @@ func (r *run) stream(ctx context.Context, a *attempt, stages []staging) (source.
 	t := r.q.Transform
 	if err := t.Begin(operator.Env{
 		BatchID: a.plan.BatchID, BatchTimeMicros: a.plan.BatchTime.UnixMicro(), Watermark: a.plan.Watermark,
+		Upstream: upstreamWatermark(a.plan.End),
 	}); err != nil {
 		return source.ReadResult{}, err
 	}
@@ -181,8 +182,8 @@ func (r *run) checkSums(a *attempt) error {
 			fmt.Sprintf(format, args...)).WithHint("this is a defect: keep the checkpoint folder and report it")
 	}
 	if !c.Balanced() {
-		return fail("%d rows read, but %d emitted + %d filtered + %d duplicate + %d late + %d dead-lettered",
-			c.Read, c.Emitted, c.Filtered, c.Duplicate, c.Late, c.DeadLettered)
+		return fail("%d rows read, but %d emitted + %d aggregated + %d filtered + %d duplicate + %d late + %d dead-lettered",
+			c.Read, c.Emitted-c.Results, c.Aggregated, c.Filtered, c.Duplicate, c.Late, c.DeadLettered)
 	}
 	for i, s := range r.sinks {
 		want := c.Emitted

@@ -62,6 +62,15 @@ type Source interface {
 	Close() error
 }
 
+// Rescanner is what a Source also is that can give the rows of the past again,
+// for rebuilding what operators remember of them.
+type Rescanner interface {
+	// Rescan calls emit with the rows before end, in any order, that have an
+	// event time of at least minMicros; records hold the given columns and emit
+	// takes them over.
+	Rescan(ctx context.Context, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error
+}
+
 // ReadEnv is what the plan fixes for the rows of a batch.
 type ReadEnv struct {
 	// BatchTimeMicros is the plan's batch time; the ingested_at of Kafka rows.

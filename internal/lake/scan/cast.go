@@ -11,6 +11,12 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
+// Cast gives an array the type that the schema of its table has, whatever the
+// reader made of it; values are never changed.
+func Cast(ctx context.Context, a arrow.Array, to arrow.DataType) (arrow.Array, error) {
+	return cast(ctx, a, to)
+}
+
 // cast gives the values of a under type to, exactly: a value that does not fit
 // is an error. The result has no field ids and offset 0 in nested parts.
 func cast(ctx context.Context, a arrow.Array, to arrow.DataType) (arrow.Array, error) {

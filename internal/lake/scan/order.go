@@ -32,22 +32,25 @@ type run struct {
 
 // cut finds the wanted runs of a record of r.sc.
 func (r *reader) cut(rec arrow.RecordBatch) []run {
-	topics := rec.Column(r.atTopic).(*array.String)
-	partitions := rec.Column(r.atPartition).(*array.Int32).Int32Values()
+	topicOf := func(int) string { return r.req.Place.Fixed }
+	if r.atTopic >= 0 {
+		topicOf = rec.Column(r.atTopic).(*array.String).Value
+	}
+	partitionOf := partitions(rec.Column(r.atPartition))
 	offsets := rec.Column(r.atOffset).(*array.Int64).Int64Values()
 	var out []run
 	var tp batch.TopicPartition
 	var ranges []batch.Range
 	open := false
 	for i, off := range offsets {
-		if i == 0 || partitions[i] != tp.Partition || topics.Value(i) != tp.Topic {
-			t := topics.Value(i)
+		if i == 0 || partitionOf(i) != tp.Partition || topicOf(i) != tp.Topic {
+			t := topicOf(i)
 			if t != tp.Topic {
 				t = string(append([]byte(nil), t...)) // the record's memory goes away
 			} else {
 				t = tp.Topic
 			}
-			tp = batch.TopicPartition{Topic: t, Partition: partitions[i]}
+			tp = batch.TopicPartition{Topic: t, Partition: partitionOf(i)}
 			ranges, open = r.want[tp], false
 		}
 		if !within(ranges, off) {
@@ -67,6 +70,14 @@ func (r *reader) cut(rec arrow.RecordBatch) []run {
 	return out
 }
 
+// partitions reads a column of partitions, which may be declared as int or long.
+func partitions(a arrow.Array) func(row int) int32 {
+	if wide, ok := a.(*array.Int64); ok {
+		return func(row int) int32 { return int32(wide.Value(row)) }
+	}
+	return a.(*array.Int32).Value
+}
+
 func within(ranges []batch.Range, off int64) bool {
 	for _, r := range ranges {
 		if off >= r.From && off < r.To {
@@ -82,7 +93,7 @@ func compareRuns(a, b run) int {
 
 // order sorts the runs by topic, partition and offset and interleaves those
 // whose offsets overlap.
-func order(runs []run) []run {
+func (r *reader) order(runs []run) []run {
 	slices.SortStableFunc(runs, compareRuns)
 	var out []run
 	for i := 0; i < len(runs); {
@@ -94,7 +105,7 @@ func order(runs []run) []run {
 		if j == i+1 {
 			out = append(out, runs[i])
 		} else {
-			out = append(out, interleave(runs[i:j])...)
+			out = append(out, r.interleave(runs[i:j])...)
 		}
 		i = j
 	}
@@ -103,16 +114,16 @@ func order(runs []run) []run {
 
 // interleave merges runs of one partition row by row. An offset that occurs
 // twice stays twice: whoever counts must see it.
-func interleave(runs []run) []run {
+func (r *reader) interleave(runs []run) []run {
 	type place struct {
 		off int64
 		run int
 		row int
 	}
 	var rows []place
-	for i, r := range runs {
-		offsets := r.rec.Column(offsetColumn(r.rec)).(*array.Int64).Int64Values()
-		for row := r.from; row < r.to; row++ {
+	for i, u := range runs {
+		offsets := u.rec.Column(r.atOffset).(*array.Int64).Int64Values()
+		for row := u.from; row < u.to; row++ {
 			rows = append(rows, place{offsets[row], i, row})
 		}
 	}
@@ -124,21 +135,19 @@ func interleave(runs []run) []run {
 			last.to, last.last = p.row+1, p.off
 			continue
 		}
-		r := runs[p.run]
-		r.rec.Retain()
-		out = append(out, run{tp: r.tp, first: p.off, last: p.off, rec: r.rec, from: p.row, to: p.row + 1})
+		u := runs[p.run]
+		u.rec.Retain()
+		out = append(out, run{tp: u.tp, first: p.off, last: p.off, rec: u.rec, from: p.row, to: p.row + 1})
 	}
-	for _, r := range runs {
-		r.rec.Release()
+	for _, u := range runs {
+		u.rec.Release()
 	}
 	return out
 }
 
-func offsetColumn(rec arrow.RecordBatch) int { return rec.Schema().FieldIndices("offset")[0] }
-
 // emit hands out the runs in order and forgets them.
 func (r *reader) emit(emit func(arrow.RecordBatch) error) (int64, error) {
-	runs := order(r.runs)
+	runs := r.order(r.runs)
 	r.runs = runs
 	var rows int64
 	for i := 0; i < len(runs); {

@@ -212,7 +212,7 @@ func (r *reader) full(ctx context.Context, snap *table.Snapshot) error {
 // filter is the wanted ranges as a row filter, for pruning and for the files
 // that the library reads.
 func (r *reader) filter() iceberg.BooleanExpression {
-	partition, offset := iceberg.Reference("partition"), iceberg.Reference("offset")
+	partition, offset := iceberg.Reference(r.req.Place.Partition), iceberg.Reference(r.req.Place.Offset)
 	var all iceberg.BooleanExpression
 	lo, hi, n := int64(-1), int64(0), 0
 	for tp, ranges := range r.want {

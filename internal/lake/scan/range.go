@@ -41,11 +41,26 @@ type Request struct {
 	// snapshot says that no wanted row was in the table yet.
 	Since int64
 	Want  []batch.Range
-	// Columns to emit, of batch.KafkaSchema; all of them where empty.
+	// Schema is the shape of the table's rows; nil is batch.KafkaSchema.
+	Schema *arrow.Schema
+	// Place says where in the rows their place in Kafka stands; zero is where
+	// batch.KafkaSchema has it.
+	Place Place
+	// Columns to emit, of the schema; all of them where empty.
 	Columns []string
 	// Parallel is how many row groups are decoded at once; 0 for the default.
 	Parallel int
 }
+
+// Place names the columns of a row's topic, partition and offset. Without a
+// topic column every row is of the topic Fixed.
+type Place struct {
+	Topic, Partition, Offset string
+	Fixed                    string
+}
+
+// kafkaPlace is the place in batch.KafkaSchema.
+var kafkaPlace = Place{Topic: "topic", Partition: "partition", Offset: "offset"}
 
 // Result says how the rows were found.
 type Result struct {
@@ -124,7 +139,7 @@ type reader struct {
 	sc    *arrow.Schema
 	out   *arrow.Schema
 	picks []int
-	// at are the places of topic, partition and offset in sc.
+	// at are the places of topic, partition and offset in sc; no topic is -1.
 	atTopic, atPartition, atOffset int
 
 	runs                   []run
@@ -147,9 +162,15 @@ func newReader(ctx context.Context, req Request) (*reader, error) {
 		return nil, fmt.Errorf("open the file access of table %s: %w", name(req.Table), err)
 	}
 	r := &reader{req: req, fio: fio, want: newWanted(req.Want)}
+	if r.req.Schema == nil {
+		r.req.Schema = batch.KafkaSchema
+	}
+	if r.req.Place == (Place{}) {
+		r.req.Place = kafkaPlace
+	}
 	names := req.Columns
 	if len(names) == 0 {
-		for _, f := range batch.KafkaSchema.Fields() {
+		for _, f := range r.req.Schema.Fields() {
 			names = append(names, f.Name)
 		}
 	}
@@ -158,16 +179,16 @@ func newReader(ctx context.Context, req Request) (*reader, error) {
 		if i, ok := index[n]; ok {
 			return i, nil
 		}
-		at := batch.KafkaSchema.FieldIndices(n)
+		at := r.req.Schema.FieldIndices(n)
 		if len(at) == 0 {
-			return 0, fmt.Errorf("scan: %q is not a column of Kafka rows", n)
+			return 0, fmt.Errorf("scan: %q is not a column of the rows", n)
 		}
-		c := column{field: batch.KafkaSchema.Field(at[0])}
+		c := column{field: r.req.Schema.Field(at[0])}
 		if f, ok := req.Table.Schema().FindFieldByName(n); ok {
 			c.id = f.ID
 		} else if !c.field.Nullable {
 			return 0, failure.New(failure.SchemaConflict, "table %s has no column %q", name(req.Table), n).
-				WithHint("the source of a table query must be a table of Kafka rows (bronze)")
+				WithHint("the source of a table query must be a table of Kafka rows (bronze), or one that a query of the pipeline has written")
 		}
 		index[n] = len(r.cols)
 		r.cols = append(r.cols, c)
@@ -182,10 +203,19 @@ func newReader(ctx context.Context, req Request) (*reader, error) {
 		r.picks = append(r.picks, i)
 		outFields = append(outFields, r.cols[i].field)
 	}
-	for n, at := range map[string]*int{"topic": &r.atTopic, "partition": &r.atPartition, "offset": &r.atOffset} {
-		if *at, err = add(n); err != nil {
+	place := r.req.Place
+	r.atTopic = -1
+	for _, p := range []struct {
+		name string
+		at   *int
+	}{{place.Topic, &r.atTopic}, {place.Partition, &r.atPartition}, {place.Offset, &r.atOffset}} {
+		if p.name == "" {
+			continue // every row is of one topic
+		}
+		if *p.at, err = add(p.name); err != nil {
 			return nil, err
 		}
+		r.cols[*p.at].field.Nullable = false // a row without a place would be lost
 	}
 	var all []arrow.Field
 	for _, c := range r.cols {

@@ -84,7 +84,7 @@ func (s *Source) head(t *table.Table) (*boundary, error) {
 	v := &batch.KafkaPosition{Topics: map[string]batch.TopicPosition{}}
 	found := false
 	for _, m := range markers {
-		if m.Kind != marker.KindStream || m.Position.Kafka == nil {
+		if m.Kind != marker.KindStream || s.cfg.Rows == nil && m.Position.Kafka == nil {
 			continue
 		}
 		// The marker's own snapshot has a greater number than the one that it
@@ -94,7 +94,7 @@ func (s *Source) head(t *table.Table) (*boundary, error) {
 				s.cfg.Name, head.Sequence, m.QueryName, m.BaseSequence).
 				WithHint("roll the table forward again, or let its query adopt the state: weir checkpoint adopt")
 		}
-		if err := v.Merge(m.Position.Kafka); err != nil {
+		if err := v.Merge(m.Position.Vector()); err != nil {
 			return nil, failure.Wrap(failure.Checkpoint, err, "merge the markers of table %s", s.cfg.Name)
 		}
 		found = true

@@ -32,6 +32,10 @@ func (s *Source) Plan(ctx context.Context, start batch.Position, limit int64) (s
 	if out.End.Table.SnapshotID == 0 {
 		out.End.Table.SnapshotID = start.Table.SnapshotID // still before everything unread
 	}
+	if err := s.mark(t, start, &out.End); err != nil {
+		return source.Planned{}, err
+	}
+	s.planned = out.End.Table.WatermarkMicros
 	return out, nil
 }
 

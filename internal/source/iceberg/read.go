@@ -38,6 +38,8 @@ type tally struct {
 type counter struct {
 	by        map[batch.TopicPartition]*tally
 	rows, max int64
+	place     scan.Place
+	timed     bool  // whether the rows have Kafka's timestamp
 	picks     []int // the emitted columns among those that are read
 	schema    *arrow.Schema
 	emit      func(arrow.RecordBatch) error
@@ -46,14 +48,17 @@ type counter struct {
 // take counts a record and passes its emitted columns on.
 func (c *counter) take(rec arrow.RecordBatch) error {
 	sc := rec.Schema()
-	topics := rec.Column(sc.FieldIndices("topic")[0]).(*array.String)
-	partitions := rec.Column(sc.FieldIndices("partition")[0]).(*array.Int32).Int32Values()
-	offsets := rec.Column(sc.FieldIndices("offset")[0]).(*array.Int64).Int64Values()
+	topicOf := func(int) string { return c.place.Fixed }
+	if c.place.Topic != "" {
+		topicOf = rec.Column(sc.FieldIndices(c.place.Topic)[0]).(*array.String).Value
+	}
+	partitionOf := partitions(rec.Column(sc.FieldIndices(c.place.Partition)[0]))
+	offsets := rec.Column(sc.FieldIndices(c.place.Offset)[0]).(*array.Int64).Int64Values()
 	var cur *tally
 	var tp batch.TopicPartition
 	for i, off := range offsets {
-		if cur == nil || partitions[i] != tp.Partition || topics.Value(i) != tp.Topic {
-			tp = batch.TopicPartition{Topic: topics.Value(i), Partition: partitions[i]}
+		if cur == nil || partitionOf(i) != tp.Partition || topicOf(i) != tp.Topic {
+			tp = batch.TopicPartition{Topic: topicOf(i), Partition: partitionOf(i)}
 			if cur = c.by[tp]; cur == nil {
 				tp.Topic = string(append([]byte(nil), tp.Topic...)) // the record's memory goes away
 				cur = &tally{last: -1}
@@ -64,8 +69,10 @@ func (c *counter) take(rec arrow.RecordBatch) error {
 		cur.last = off
 	}
 	c.rows += rec.NumRows()
-	for _, ts := range rec.Column(sc.FieldIndices("timestamp")[0]).(*array.Timestamp).TimestampValues() {
-		c.max = max(c.max, int64(ts))
+	if c.timed {
+		for _, ts := range rec.Column(sc.FieldIndices("timestamp")[0]).(*array.Timestamp).TimestampValues() {
+			c.max = max(c.max, int64(ts))
+		}
 	}
 	if len(c.picks) == int(rec.NumCols()) {
 		return c.emit(rec)
@@ -91,7 +98,11 @@ func (s *Source) Read(ctx context.Context, start, end batch.Position, _ source.R
 	if v := s.identity(t, start); v != nil {
 		return source.ReadResult{}, violated(*v)
 	}
-	c := &counter{by: map[batch.TopicPartition]*tally{}, schema: s.schema, emit: emit}
+	place, err := s.place(end.Table.Upstream)
+	if err != nil {
+		return source.ReadResult{}, err
+	}
+	c := &counter{by: map[batch.TopicPartition]*tally{}, schema: s.schema, emit: emit, place: place, timed: s.cfg.Rows == nil}
 	columns := s.readColumns(c)
 	if err := s.rows(ctx, t, start, end, ranges, columns, c); err != nil {
 		return source.ReadResult{}, err
@@ -111,6 +122,9 @@ func (s *Source) readColumns(c *counter) []string {
 		names = append(names, f.Name)
 		at[f.Name] = true
 		c.picks = append(c.picks, i)
+	}
+	if s.cfg.Rows != nil {
+		return names // the place is among them
 	}
 	for _, need := range []string{"topic", "partition", "offset", "timestamp"} {
 		if !at[need] {
@@ -133,7 +147,11 @@ func (s *Source) rows(ctx context.Context, t *table.Table, start, end batch.Posi
 	if err != nil {
 		return err
 	}
-	_, err = scan.Range(ctx, scan.Request{Table: t, SnapshotID: pin, Since: start.Table.SnapshotID, Want: ranges, Columns: columns, Parallel: s.cfg.Parallel}, c.take)
+	req := scan.Request{Table: t, SnapshotID: pin, Since: start.Table.SnapshotID, Want: ranges, Columns: columns, Parallel: s.cfg.Parallel}
+	if s.cfg.Rows != nil {
+		req.Schema, req.Place = s.schema, c.place
+	}
+	_, err = scan.Range(ctx, req, c.take)
 	if err != nil && failure.ClassOf(err) == failure.Runtime {
 		return fmt.Errorf("read table %s: %w", s.cfg.Name, err)
 	}
@@ -192,11 +210,13 @@ func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) e
 			got = *p
 		}
 		r := batch.Range{Topic: topic, Partition: part, From: st.NextOffset, To: e.NextOffset}
-		if st.Rows >= 0 && e.Rows >= 0 {
+		switch {
+		case s.cfg.Rows != nil: // what the upstream read is not what it put out
+		case st.Rows >= 0 && e.Rows >= 0:
 			if err := s.compare(r, e.Rows-st.Rows, got.rows, declared); err != nil && first == nil {
 				first = err
 			}
-		} else if st.Rows >= 0 && allowance(r, declared) == 0 {
+		case st.Rows >= 0 && allowance(r, declared) == 0:
 			// With deletions in the range the upstream's count of it is not
 			// known before its next commit's.
 			e.Rows = st.Rows + got.rows
@@ -206,6 +226,9 @@ func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) e
 		}
 		up.Set(topic, id, part, e)
 	})
+	if s.cfg.Rows != nil && first == nil {
+		first = s.judge(t, start.Table.Upstream, up, c.rows)
+	}
 	return first
 }
 

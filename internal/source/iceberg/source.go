@@ -56,6 +56,8 @@ type Config struct {
 	Pointer func(ctx context.Context) (string, error)
 	// StartingOffsets is Earliest (also where empty) or Latest.
 	StartingOffsets string
+	// Rows describes a table of typed columns; nil is one of Kafka rows.
+	Rows *Rows
 	// Columns that are emitted, of batch.KafkaSchema; all where empty.
 	Columns []string
 	// Notify, where set, wakes Wait: the engine signals it after a commit of
@@ -83,6 +85,8 @@ type Source struct {
 	cfg    Config
 	schema *arrow.Schema
 	seen   vectorCache
+	// planned is the table's watermark as the last plan found it.
+	planned *int64
 }
 
 var _ source.Source = (*Source)(nil)
@@ -104,6 +108,13 @@ func New(cfg Config) (*Source, error) {
 		cfg.InitialWait = initialWaitDefault
 	}
 	s := &Source{cfg: cfg, schema: batch.KafkaSchema}
+	if cfg.Rows != nil {
+		if err := cfg.Rows.check(cfg.Name); err != nil {
+			return nil, err
+		}
+		s.schema = cfg.Rows.Schema
+		return s, nil
+	}
 	if len(cfg.Columns) > 0 {
 		var fields []arrow.Field
 		for _, c := range cfg.Columns {
@@ -190,7 +201,7 @@ func (s *Source) tryInitial(ctx context.Context) (_ batch.Position, waiting stri
 		return batch.Position{}, "", err
 	}
 	if head.vector == nil {
-		return batch.Position{}, fmt.Sprintf("no Kafka query of Weir feeds the source table %s yet", s.cfg.Name), nil
+		return batch.Position{}, fmt.Sprintf("no query of Weir feeds the source table %s yet", s.cfg.Name), nil
 	}
 	if s.cfg.StartingOffsets == Latest {
 		return s.position(t, head.snapshotID, head.vector), "", nil
@@ -331,7 +342,7 @@ func (s *Source) news(ctx context.Context, pos batch.Position, location *string)
 	if err != nil || head.vector == nil {
 		return false
 	}
-	return pos.Offsets(s.position(t, 0, head.vector)) > 0
+	return pos.Offsets(s.position(t, 0, head.vector)) > 0 || s.newer(t, head.vector)
 }
 
 // pause sleeps or is woken by a notification.

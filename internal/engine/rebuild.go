@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/operator"
+	"github.com/weirlake/weir/internal/source"
+)
+
+// rebuildMain fills an operator's state from the main table at the marker's
+// snapshot: the table itself holds every id that is still remembered.
+func (r *run) rebuildMain(ctx context.Context, op operator.Stateful, m *marker.Marker) error {
+	cols := op.RebuildColumns()
+	from := op.RebuildFrom(m.Watermark)
+	if err := r.main().Sink.RebuildScan(ctx, m, cols, cols[0], from, op.Rebuild); err != nil {
+		return fmt.Errorf("query %s: rebuild state of %s from %s: %w", r.q.Name, op.Name(), r.main().Sink.Name(), err)
+	}
+	op.FinishRebuild(m.Watermark)
+	r.q.Logger.Warn("state rebuilt from the table", "query", r.q.Name, "operator", op.Name(), "keys", op.Keys())
+	return nil
+}
+
+// releasing is the transform's side that keeps rows back, nil where none are.
+func (r *run) releasing() operator.InputRebuilder {
+	b, _ := r.q.Transform.(operator.InputRebuilder)
+	return b
+}
+
+// rebuildInput fills the state of all operators from the source: what sessions
+// and windows keep is in no table but the one that they read. Rows before the
+// marker's position are read from as far back as an open group can begin, and
+// groups that the marker's watermark has passed are dropped: they are in the
+// main table.
+func (r *run) rebuildInput(ctx context.Context, b operator.InputRebuilder, m *marker.Marker) error {
+	src, ok := r.q.Source.(source.Rescanner)
+	if !ok || !b.CanRebuild() {
+		return failure.New(failure.Checkpoint, "query %s: the state of its sessions or windows is lost, and its source does not say which rows were in them", r.q.Name).
+			WithHint("restore the checkpoint folder; or start over with: weir checkpoint reset; or give up the open groups with: weir run --new-state %s. "+
+				"A query that reads the typed columns of a table, and leaves parsing and dropDuplicatesWithinWatermark to the query before it, can be rebuilt", r.q.Name)
+	}
+	columns, timeColumn := b.RebuildInput()
+	var back *int64
+	for {
+		from := b.RebuildBegin(m.Watermark, back)
+		if err := src.Rescan(ctx, m.Position, columns, timeColumn, from, b.RebuildAdd); err != nil {
+			return fmt.Errorf("query %s: rebuild state from the source: %w", r.q.Name, err)
+		}
+		further, again, err := b.RebuildEnd(m.Watermark, from)
+		if err != nil {
+			return fmt.Errorf("query %s: rebuild state: %w", r.q.Name, err)
+		}
+		if !again {
+			break
+		}
+		back = &further
+	}
+	for _, op := range r.q.Transform.State() {
+		r.q.Logger.Warn("state rebuilt from the source table", "query", r.q.Name, "operator", op.Name(), "keys", op.Keys())
+	}
+	return nil
+}
+
+// releases reports whether the end of a batch without rows is something new all
+// the same: the source table's watermark has moved, and a group is complete by
+// it.
+func (r *run) releases(end batch.Position) bool {
+	inherits, ok := r.q.Transform.(operator.InheritsWatermark)
+	held, ok2 := r.q.Transform.(operator.Releaser)
+	if !ok || !ok2 || end.Table == nil {
+		return false
+	}
+	next := inherits.NextWatermark(r.mark, end.Table.WatermarkMicros)
+	return next.Micros > r.mark.Micros && held.Releases(next.Micros)
+}
+
+// upstreamWatermark is the source table's at the end of a plan.
+func upstreamWatermark(end batch.Position) *int64 {
+	if end.Table == nil {
+		return nil
+	}
+	return end.Table.WatermarkMicros
+}
