@@ -186,7 +186,7 @@ func newRoot(g *globals) *cobra.Command {
 		newDemo(g), newRun(g), newIngest(g), newReplay(g),
 		newInit(g), newValidate(g),
 		newStatus(g), newCheckpoint(g), newCatalog(g), newDelta(g), newAudit(g), newProve(g), newBench(g),
-		newVersion(g), newMan(), newBroker(), newForeachBatch(g),
+		newVersion(g), newHealth(g), newMan(), newBroker(), newForeachBatch(g),
 	)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
