@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,6 +29,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
@@ -399,15 +399,12 @@ func (h *hooked) CreateOnce(ctx context.Context, key string, data []byte) (bool,
 }
 
 func TestConformance(t *testing.T) {
-	if _, err := exec.LookPath("sh"); err != nil {
-		t.Skip("no sh")
-	}
-	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+	sinktest.RunExternal(t, func(t *testing.T) sinktest.External {
 		clk := &testClock{now: noon}
 		dir := t.TempDir()
 		stores := map[string]objstore.Store{}
 		var mu sync.Mutex
-		return sinktest.Harness{
+		h := sinktest.Harness{
 			InMemory: true, Alone: true,
 			Open: func(t *testing.T, query string) sinktest.Opened {
 				mu.Lock()
@@ -431,5 +428,7 @@ func TestConformance(t *testing.T) {
 			// What a table's data files are to it, calls are to a program.
 			Files: func(*testing.T) int { return len(calls(dir)) },
 		}
+		return sinktest.External{Harness: h, Calls: h.Files, Piecewise: true,
+			OpenWith: func(t *testing.T, query string, _ sink.OnRejected) sinktest.Opened { return h.Open(t, query) }}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
 
@@ -138,8 +139,8 @@ func decode(t *testing.T, store objstore.Store, key string, v any) {
 	}
 }
 
-func harness(store objstore.Store, clk *testClock) sinktest.Harness {
-	return sinktest.Harness{
+func harness(store objstore.Store, clk *testClock) sinktest.External {
+	h := sinktest.Harness{
 		Alone: true,
 		Open: func(t *testing.T, query string) sinktest.Opened {
 			h := &hooked{Store: store}
@@ -170,17 +171,19 @@ func harness(store objstore.Store, clk *testClock) sinktest.Harness {
 			}
 		},
 	}
+	return sinktest.External{Harness: h, Calls: h.Files,
+		OpenWith: func(t *testing.T, query string, _ sink.OnRejected) sinktest.Opened { return h.Open(t, query) }}
 }
 
 func TestConformance(t *testing.T) {
-	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+	sinktest.RunExternal(t, func(t *testing.T) sinktest.External {
 		clk := &testClock{now: noon}
 		return harness(objstore.NewMemory(clk), clk)
 	})
 }
 
 func TestConformanceOnTheLocalDisk(t *testing.T) {
-	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+	sinktest.RunExternal(t, func(t *testing.T) sinktest.External {
 		clk := &testClock{now: noon}
 		store, err := objstore.OpenLocal(t.TempDir(), objstore.LocalOptions{Clock: clk})
 		if err != nil {

@@ -14,27 +14,71 @@ import (
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
+	"github.com/weirlake/weir/internal/sink/external"
 )
 
 // movesMax bounds how often the record is read again because it had moved on.
 const movesMax = 16
 
 // Commit implements sink.Sink: it hands the batch over, unless the record says
-// that it is done.
+// that it is done, or Prepare has.
 func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (sink.Committed, error) {
-	if err := sink.CheckCommit(s, true, "sink "+s.Name(), s.opts.Query, p, prev, m); err != nil {
+	c := s.prepared
+	s.prepared = nil
+	if c == nil || c.m.Attempt != m.Attempt || c.permit != p {
+		var err error
+		if c, err = s.committing(p, prev, staged, m); err != nil {
+			return sink.Committed{}, err
+		}
+	} else if err := sink.CheckCommit(s, true, "sink "+s.Name(), s.opts.Query, p, prev, m); err != nil {
 		return sink.Committed{}, err
 	}
-	records, ok := staged.Handle.([]arrow.RecordBatch)
-	if !ok && staged.Rows > 0 {
-		return sink.Committed{}, fmt.Errorf("%w: the rows were in the memory of another process", sink.ErrStale)
-	}
-	fault.Reach(s.opts.Query, fault.CommitBefore)
-	c := &committing{s: s, permit: p, prev: prev, m: m, records: records, rows: staged.Rows}
+	// The marker has been counted anew since: what is refused is dead-lettered.
+	c.prev, c.m, c.expected, c.preparing = prev, m, staged.Rejected, false
 	return c.run(ctx)
 }
 
-// committing is one Commit under way.
+// Prepare implements sink.Preparer: all of a commit but the entry "done". A
+// function whose receiver may refuse rows has to be prepared.
+func (s *Sink) Prepare(ctx context.Context, p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker, decided []sink.Rejection) (sink.Prepared, error) {
+	c, err := s.committing(p, prev, staged, m)
+	if err != nil {
+		return sink.Prepared{}, err
+	}
+	c.preparing, c.decided = true, decided
+	if _, err := c.run(ctx); err != nil {
+		return sink.Prepared{}, err
+	}
+	refused := c.refused
+	if decided != nil {
+		refused = decided
+	}
+	rows := &external.Rows{Records: c.records, Rows: c.rows}
+	records, err := external.RejectedRecords(s.Name(), rows, refused, m)
+	if err != nil {
+		return sink.Prepared{}, err
+	}
+	s.prepared = c
+	return sink.Prepared{Rejected: refused, Records: records}, nil
+}
+
+// Discard implements sink.Preparer. What was handed over stays handed over; the
+// record says that it was begun.
+func (s *Sink) Discard() { s.prepared = nil }
+
+func (s *Sink) committing(p sink.Permit, prev *marker.Marker, staged sink.Staged, m *marker.Marker) (*committing, error) {
+	if err := sink.CheckCommit(s, true, "sink "+s.Name(), s.opts.Query, p, prev, m); err != nil {
+		return nil, err
+	}
+	records, ok := staged.Handle.([]arrow.RecordBatch)
+	if !ok && staged.Rows > 0 {
+		return nil, fmt.Errorf("%w: the rows were in the memory of another process", sink.ErrStale)
+	}
+	fault.Reach(s.opts.Query, fault.CommitBefore)
+	return &committing{s: s, permit: p, prev: prev, m: m, records: records, rows: staged.Rows}, nil
+}
+
+// committing is one Commit under way, or a Prepare and the Commit after it.
 type committing struct {
 	s         *Sink
 	permit    sink.Permit
@@ -42,8 +86,12 @@ type committing struct {
 	records   []arrow.RecordBatch
 	rows      int64
 	delivered bool
-	refused   []Refusal
 	conflicts int
+
+	preparing bool
+	// decided are the only rows that may be refused, if not nil; refused are those
+	// that were, and expected those that the engine has put aside.
+	decided, refused, expected []sink.Rejection
 }
 
 func (c *committing) run(ctx context.Context) (sink.Committed, error) {
@@ -130,6 +178,14 @@ func (c *committing) handOver(ctx context.Context, head *entry) (sink.Committed,
 		}
 		c.delivered = true
 	}
+	if c.preparing {
+		return sink.Committed{}, nil
+	}
+	if len(c.refused) != len(c.expected) && !known {
+		return sink.Committed{}, failure.New(failure.Mismatch, "query %s, batch %d: the receiver refuses %d rows, %d are put aside; the batch is not done",
+			c.m.QueryName, c.m.BatchID, len(c.refused), len(c.expected)).
+			WithHint("a sink whose receiver may refuse rows needs a table for them")
+	}
 	if !known {
 		fault.Reach(c.s.opts.Query, fault.CommitSwapped)
 	}
@@ -178,7 +234,7 @@ func (c *committing) deliver(ctx context.Context, redelivered bool, note json.Ra
 			QueryID: c.m.QueryID, QueryName: c.m.QueryName, BatchID: c.m.BatchID, Epoch: c.m.Epoch, Attempt: attempt, Try: try,
 			Redelivered: redelivered || try > 1, Start: c.prev.Position.Clone(), Position: c.m.Position.Clone(), BatchTime: c.m.BatchTime,
 			Records: c.records, Rows: c.rows, Note: note, Keep: noted,
-			Refuse: func(rows []Refusal) { c.refused = rows },
+			Decided: c.decided, Refuse: func(rows []sink.Rejection) { c.refused = rows },
 		})
 		switch {
 		case err == nil && rows == c.rows:

@@ -43,15 +43,13 @@ type Delivery struct {
 	// Keep writes a note about the batch down, durable when it returns: how it is
 	// cut, what the receiver refused. It is not called by two goroutines at once.
 	Keep func(ctx context.Context, note json.RawMessage) error
+	// Decided, if not nil, are the rows that an earlier delivery of the batch left
+	// to the table of rejected rows: they are not delivered, and no other row may
+	// be refused.
+	Decided []sink.Rejection
 	// Refuse says which rows the receiver refuses, once, when the rest is dealt
 	// with; they count as dealt with, and go to the table of rejected rows.
-	Refuse func(rows []Refusal)
-}
-
-// Refusal is a row that the receiver refuses, by its place in the batch.
-type Refusal struct {
-	Row            int64
-	Reason, Detail string
+	Refuse func(rows []sink.Rejection)
 }
 
 // Handler is the user's function. It returns how many of the rows it has dealt
@@ -123,9 +121,14 @@ const DefaultName = "foreachBatch"
 type Sink struct {
 	opts   Options
 	record *record
+	// prepared is what Prepare has handed over for the Commit that follows.
+	prepared *committing
 }
 
-var _ sink.Sink = (*Sink)(nil)
+var (
+	_ sink.Sink     = (*Sink)(nil)
+	_ sink.Preparer = (*Sink)(nil)
+)
 
 // New makes a sink; nothing is read or written before Facts or Claim.
 func New(o Options) (*Sink, error) {

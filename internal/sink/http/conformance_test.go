@@ -5,10 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	nethttp "net/http"
 	"sync"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+
 	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
 
@@ -51,39 +55,63 @@ func (h *hooked) CreateOnce(ctx context.Context, key string, data []byte) (bool,
 }
 
 func TestConformance(t *testing.T) {
-	sinktest.Run(t, func(t *testing.T) sinktest.Harness {
+	sinktest.RunExternal(t, func(t *testing.T) sinktest.External {
 		clk := &testClock{now: noon}
 		r := newReceiver(t)
+		bad := map[int64]bool{}
+		r.before = func(w nethttp.ResponseWriter, req request) bool {
+			for _, id := range req.ids {
+				if bad[id] {
+					w.WriteHeader(nethttp.StatusUnprocessableEntity)
+					return true
+				}
+			}
+			return false
+		}
 		stores := map[string]objstore.Store{}
 		var mu sync.Mutex
-		return sinktest.Harness{
-			InMemory: true, Alone: true,
-			Open: func(t *testing.T, query string) sinktest.Opened {
-				mu.Lock()
-				defer mu.Unlock()
-				if stores[query] == nil {
-					stores[query] = objstore.NewMemory(clk)
-				}
-				h := &hooked{Store: stores[query]}
-				s, err := New(Options{Query: query, URL: r.srv.URL, Shape: shape, Record: h, Clock: clk, ChunkRows: 3})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return sinktest.Opened{Sink: s,
-					BeforeNext: func(f func() error) { h.before = f },
-					AfterNext:  func(f func() error) { h.after = f }}
+		open := func(t *testing.T, query string, policy sink.OnRejected) sinktest.Opened {
+			mu.Lock()
+			defer mu.Unlock()
+			if stores[query] == nil {
+				stores[query] = objstore.NewMemory(clk)
+			}
+			h := &hooked{Store: stores[query]}
+			s, err := New(Options{Query: query, URL: r.srv.URL, Shape: shape, Record: h, Clock: clk, ChunkRows: 3, OnRejected: policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sinktest.Opened{Sink: s,
+				BeforeNext: func(f func() error) { h.before = f },
+				AfterNext:  func(f func() error) { h.after = f }}
+		}
+		// What a table's data files are to it, requests are to an API.
+		calls := func(*testing.T) int {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.asked)
+		}
+		return sinktest.External{
+			Harness: sinktest.Harness{
+				InMemory: true, Alone: true,
+				Open: func(t *testing.T, query string) sinktest.Opened { return open(t, query, sink.RejectFail) },
+				Record: func(ids []int64) arrow.RecordBatch {
+					clear(bad)
+					return recordOf(ids)
+				},
+				IDs: func(*testing.T) []int64 {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					return append([]int64{}, r.ids...)
+				},
+				Files: calls,
 			},
-			Record: recordOf,
-			IDs: func(*testing.T) []int64 {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				return append([]int64{}, r.ids...)
-			},
-			// What a table's data files are to it, requests are to an API.
-			Files: func(*testing.T) int {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				return len(r.asked)
+			OpenWith: open, Calls: calls, Piecewise: true,
+			Refused: func(ids, wrong []int64) arrow.RecordBatch {
+				for _, id := range wrong {
+					bad[id] = true
+				}
+				return recordOf(ids)
 			},
 		}
 	})

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 	"github.com/weirlake/weir/internal/sink/rowjson"
 )
@@ -72,7 +74,20 @@ func newCutting(d foreachbatch.Delivery, rejectedMax int) (*cutting, error) {
 		return nil, failure.New(failure.Checkpoint, "query %s, batch %d: what the record of deliveries says of it is not for this version of the HTTP sink", d.QueryName, d.BatchID).
 			WithHint("run the version of weir that began the batch")
 	}
+	for _, r := range d.Decided {
+		if !c.isRejected(r.Row) {
+			c.note.Rejected = append(c.note.Rejected, rejected{Row: r.Row, Status: statusOf(r.Reason), Detail: r.Detail})
+		}
+	}
 	return c, nil
+}
+
+// reasonPrefix and the status make the reason of a rejection.
+const reasonPrefix = "http-"
+
+func statusOf(reason string) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(reason, reasonPrefix))
+	return n
 }
 
 func (c *cutting) isSplit(s span) bool {
@@ -87,6 +102,13 @@ func (c *cutting) isRejected(row int64) bool {
 	return slices.ContainsFunc(c.note.Rejected, func(r rejected) bool { return r.Row == row })
 }
 
+// holdsRejected: a row of s has been refused by itself, so s was sent in halves.
+func (c *cutting) holdsRejected(s span) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.note.Rejected, func(r rejected) bool { return r.Row >= s.From && r.Row < s.To })
+}
+
 // split remembers that s is sent in halves.
 func (c *cutting) split(ctx context.Context, s span) error {
 	return c.change(ctx, func() error {
@@ -99,9 +121,14 @@ func (c *cutting) split(ctx context.Context, s span) error {
 func (c *cutting) reject(ctx context.Context, rows []rejected) error {
 	return c.change(ctx, func() error {
 		for _, r := range rows {
-			if !slices.ContainsFunc(c.note.Rejected, func(x rejected) bool { return x.Row == r.Row }) {
-				c.note.Rejected = append(c.note.Rejected, r)
+			if slices.ContainsFunc(c.note.Rejected, func(x rejected) bool { return x.Row == r.Row }) {
+				continue
 			}
+			if c.d.Decided != nil {
+				return failure.New(failure.SchemaConflict, "query %s, batch %d: the receiver refuses row %d, which it did not refuse when the batch's rejected rows were committed: %s",
+					c.d.QueryName, c.d.BatchID, r.Row, r.Detail).WithHint("make the receiver take the row, as it did before")
+			}
+			c.note.Rejected = append(c.note.Rejected, r)
 		}
 		if len(c.note.Rejected) > c.max {
 			return failure.New(failure.SchemaConflict, "query %s, batch %d: the receiver refuses more than %d rows, the last because: %s",
@@ -122,14 +149,14 @@ func (c *cutting) change(ctx context.Context, f func() error) error {
 }
 
 // refusals are the refused rows in order.
-func (c *cutting) refusals() []foreachbatch.Refusal {
+func (c *cutting) refusals() []sink.Rejection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]foreachbatch.Refusal, 0, len(c.note.Rejected))
+	out := make([]sink.Rejection, 0, len(c.note.Rejected))
 	for _, r := range c.note.Rejected {
-		out = append(out, foreachbatch.Refusal{Row: r.Row, Reason: "http-" + strconv.Itoa(r.Status), Detail: r.Detail})
+		out = append(out, sink.Rejection{Row: r.Row, Reason: reasonPrefix + strconv.Itoa(r.Status), Detail: r.Detail})
 	}
-	slices.SortFunc(out, func(a, b foreachbatch.Refusal) int { return cmp.Compare(a.Row, b.Row) })
+	slices.SortFunc(out, func(a, b sink.Rejection) int { return cmp.Compare(a.Row, b.Row) })
 	return out
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 	"github.com/weirlake/weir/internal/sink/rowjson"
 )
@@ -32,7 +33,7 @@ type rig struct {
 	clock *testClock
 	note  json.RawMessage // of the batch under way, as the record keeps it
 	kept  int
-	out   []foreachbatch.Refusal
+	out   []sink.Rejection
 }
 
 func newRig(t *testing.T) *rig {
@@ -74,7 +75,7 @@ func (g *rig) deliver(ctx context.Context, n int) (int64, error) {
 		QueryID: "id-1", QueryName: "q", BatchID: 7, Epoch: marker.Epoch{Number: 3}, Attempt: clock.Nonce(),
 		Position: at(int64(n)), Records: records, Rows: int64(n), Note: g.note,
 		Keep: func(_ context.Context, n json.RawMessage) error { g.note = n; g.kept++; return nil },
-		Refuse: func(r []foreachbatch.Refusal) {
+		Refuse: func(r []sink.Rejection) {
 			g.out = r
 		},
 	})
@@ -265,7 +266,7 @@ func TestAStopEndsTheWaitForAnotherTry(t *testing.T) {
 func TestRedirectsAndWrongCredentialsStopAndPutNoRowAside(t *testing.T) {
 	for _, status := range []int{301, 302, 303, 307, 308, 401, 403, 404, 405} {
 		g := newRig(t)
-		g.o.OnRejected = OnRejectedDeadLetter
+		g.o.OnRejected = sink.RejectDeadLetter
 		g.o.Headers = map[string]string{"Authorization": "Bearer hidden"}
 		g.r.before = func(w nethttp.ResponseWriter, _ request) bool {
 			w.Header().Set("Location", "http://other.example/x?token=hidden")
@@ -337,7 +338,7 @@ func TestRefusedRowsStopTheQueryByDefault(t *testing.T) {
 
 func TestRefusedRowsAreFoundByBisectionAndTheOthersApplied(t *testing.T) {
 	g := newRig(t)
-	g.o.OnRejected, g.o.ChunkRows = OnRejectedDeadLetter, 16
+	g.o.OnRejected, g.o.ChunkRows = sink.RejectDeadLetter, 16
 	bad := []int64{5, 6, 31}
 	g.r.before = refuses(bad...)
 	if n, err := g.deliver(t.Context(), 40); err != nil || n != 40 {
@@ -361,7 +362,7 @@ func TestRefusedRowsAreFoundByBisectionAndTheOthersApplied(t *testing.T) {
 
 func TestAReceiverThatRefusesEverythingStopsTheQuery(t *testing.T) {
 	g := newRig(t)
-	g.o.OnRejected, g.o.RejectedMax = OnRejectedDeadLetter, 5
+	g.o.OnRejected, g.o.RejectedMax = sink.RejectDeadLetter, 5
 	g.r.before = refuses(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 	_, err := g.deliver(t.Context(), 10)
 	wantClass(t, err, failure.SchemaConflict, "more than 5 rows")
@@ -369,7 +370,7 @@ func TestAReceiverThatRefusesEverythingStopsTheQuery(t *testing.T) {
 
 func TestAnswersThatNameRefusedRows(t *testing.T) {
 	g := newRig(t)
-	g.o.OnRejected, g.o.RowResults, g.o.ChunkRows = OnRejectedDeadLetter, true, 4
+	g.o.OnRejected, g.o.RowResults, g.o.ChunkRows = sink.RejectDeadLetter, true, 4
 	g.r.after = func(w nethttp.ResponseWriter, r request) bool {
 		if r.nth == 1 && slices.Contains(r.ids, 6) {
 			return kill(w) // the result is lost; the repeated answer must carry it

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 	"github.com/weirlake/weir/internal/sink/rowjson"
 )
@@ -23,12 +24,6 @@ import (
 const (
 	NDJSON = "ndjson"
 	JSON   = "json"
-)
-
-// What happens to rows that the receiver refuses.
-const (
-	OnRejectedFail       = "fail"
-	OnRejectedDeadLetter = "deadLetter"
 )
 
 // Defaults of a zero Options.
@@ -74,7 +69,7 @@ type Options struct {
 	// RowResults: answers that say "applied" carry {"rejected":[{"row":N,
 	// "error":"…"}]}, N counting from 0 within the chunk.
 	RowResults bool
-	OnRejected string
+	OnRejected sink.OnRejected
 	// RejectedMax is how many rows of a batch may be refused before the query
 	// stops: a receiver that refuses everything is another problem.
 	RejectedMax int
@@ -100,7 +95,7 @@ func (o *Options) defaults() {
 	set(&o.Concurrency, DefaultConcurrency)
 	set(&o.RequestTimeout, DefaultRequestTimeout)
 	set(&o.Deadline, DefaultDeadline)
-	set(&o.OnRejected, OnRejectedFail)
+	set(&o.OnRejected, sink.RejectFail)
 	set(&o.RejectedMax, DefaultRejectedMax)
 	if o.AlreadyApplied == nil {
 		o.AlreadyApplied = []int{nethttp.StatusConflict}
@@ -133,7 +128,7 @@ func (o *Options) validate() error {
 	if o.Concurrency < 1 || o.Concurrency > concurrencyMax {
 		faults = append(faults, "concurrency is 1 to 64")
 	}
-	if o.OnRejected != OnRejectedFail && o.OnRejected != OnRejectedDeadLetter {
+	if o.OnRejected != sink.RejectFail && o.OnRejected != sink.RejectDeadLetter {
 		faults = append(faults, "onRejected is fail or deadLetter")
 	}
 	for name := range o.Headers {

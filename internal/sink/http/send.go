@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 )
 
@@ -61,19 +62,21 @@ func (s *sender) deliver(ctx context.Context, d foreachbatch.Delivery) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	if refused := cut.refusals(); len(refused) > 0 {
-		d.Refuse(refused)
-	}
+	d.Refuse(cut.refusals())
 	return all.n, nil
 }
 
 // chunk sends a span, or its halves where it has to be smaller.
 func (s *sender) chunk(ctx context.Context, d foreachbatch.Delivery, cut *cutting, all *rows, format string, sp span) error {
 	switch {
-	case cut.isSplit(sp):
-		return s.halves(ctx, d, cut, all, format, sp)
+	case s.o.RowResults: // refused rows were part of chunks that are applied
 	case sp.rows() == 1 && cut.isRejected(sp.From):
 		return nil
+	case cut.holdsRejected(sp):
+		return s.halves(ctx, d, cut, all, format, sp)
+	}
+	if cut.isSplit(sp) {
+		return s.halves(ctx, d, cut, all, format, sp)
 	}
 	a, err := s.untilAnswered(ctx, d, format, sp, all.body(format, sp))
 	if err != nil {
@@ -83,7 +86,7 @@ func (s *sender) chunk(ctx context.Context, d foreachbatch.Delivery, cut *cuttin
 		fault.Reach(s.o.Query, fault.DeliverChunk)
 		return s.rowResults(ctx, d, cut, sp, a)
 	}
-	if a.status != nethttp.StatusRequestEntityTooLarge && s.o.OnRejected == OnRejectedFail {
+	if a.status != nethttp.StatusRequestEntityTooLarge && s.o.OnRejected == sink.RejectFail {
 		return s.refused(d, sp, a.status, a.text)
 	}
 	if sp.rows() > 1 {
@@ -92,7 +95,7 @@ func (s *sender) chunk(ctx context.Context, d foreachbatch.Delivery, cut *cuttin
 		}
 		return s.halves(ctx, d, cut, all, format, sp)
 	}
-	if s.o.OnRejected == OnRejectedFail {
+	if s.o.OnRejected == sink.RejectFail {
 		return s.refused(d, sp, a.status, a.text)
 	}
 	return cut.reject(ctx, []rejected{{Row: sp.From, Status: a.status, Detail: a.text}})
@@ -140,7 +143,7 @@ func (s *sender) rowResults(ctx context.Context, d foreachbatch.Delivery, cut *c
 	switch {
 	case len(out) == 0:
 		return nil
-	case s.o.OnRejected == OnRejectedFail:
+	case s.o.OnRejected == sink.RejectFail:
 		return s.refused(d, span{out[0].Row, out[0].Row + 1}, a.status, out[0].Detail)
 	}
 	return cut.reject(ctx, out)
