@@ -19,6 +19,7 @@ func (l *loader) check(p *Pipeline) {
 	l.checkKafka(p)
 	l.checkIngest(p)
 	l.checkNames(p)
+	inherit(p)
 	for i := range p.Queries {
 		l.checkQuery(p, i)
 	}

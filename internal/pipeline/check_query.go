@@ -36,14 +36,6 @@ var sourceTypes = map[string][]string{
 	SourceBatchTime:     {TypeTimestamptz},
 }
 
-// Columns are the columns that the query writes, by name and type.
-func (q Query) Columns() []Column {
-	if q.Parse == nil {
-		return kafkaColumns
-	}
-	return q.Parse.Columns
-}
-
 func (q Query) column(name string) (Column, bool) {
 	for _, c := range q.Columns() {
 		if c.Name == name {
@@ -69,6 +61,7 @@ func (l *loader) checkQuery(p *Pipeline, i int) {
 	l.checkTrigger(q, key+".trigger")
 	l.checkParse(q, key)
 	l.checkWatermark(q, key)
+	l.checkAggregate(q, key)
 	l.checkTo(p, q, key)
 	if q.DeadLetter != nil && sameTable(q.DeadLetter.Table, q.To.Table()) {
 		l.faultKey(key+".deadLetter.table", "deadLetter.table is the query's own table %q; dead letters need another", q.DeadLetter.Table)
@@ -162,6 +155,10 @@ func (l *loader) checkParse(q *Query, key string) {
 		if q.DeadLetter != nil {
 			l.faultKey(key+".deadLetter", "deadLetter without parse: nothing can fail in a query that stores records as they are")
 		}
+		if q.Typed() {
+			l.checkTyped(q, key)
+			return
+		}
 		for name, given := range map[string]bool{"filter": q.Filter != "", "watermark": q.Watermark != nil, "dropDuplicatesWithinWatermark": len(q.DropDuplicatesWithinWatermark) > 0} {
 			if given && !l.isBroken(key+".parse") {
 				l.faultKey(key+"."+name, "%s works on declared columns: add parse", name)
@@ -211,13 +208,16 @@ func (l *loader) unknownColumn(q *Query, at, what, name string) {
 func (l *loader) checkWatermark(q *Query, key string) {
 	columnsKnown := q.Parse == nil || !l.isBroken(key+".parse")
 	if w := q.Watermark; w != nil && w.Column != "" && columnsKnown {
-		if c, ok := q.column(w.Column); !ok {
-			l.unknownColumn(q, key+".watermark.column", "watermark", w.Column)
+		if c, ok := columnOf(q.Input(), w.Column); !ok {
+			l.unknownIn(q.Input(), key+".watermark.column", "watermark", w.Column)
 		} else if c.Type != TypeTimestamptz {
 			l.faultKey(key+".watermark.column", "watermark column %q is a %s; it has to be a timestamptz", w.Column, c.Type)
-		} else if q.Parse != nil && !c.Required {
+		} else if !c.Required && (q.Parse != nil || q.Typed()) {
 			l.faultKey(key+".watermark.column", "watermark column %q has to be required: a row without event time is neither late nor on time", w.Column)
 		}
+	}
+	if _, given := l.places[key+".watermark.delay"]; q.Watermark != nil && q.Parse != nil && !given && !l.isBroken(key+".watermark") {
+		l.faultKey(key+".watermark", "watermark needs delay: how far behind the latest event time an event is still taken")
 	}
 	dedup := key + ".dropDuplicatesWithinWatermark"
 	if len(q.DropDuplicatesWithinWatermark) == 0 {
@@ -234,11 +234,11 @@ func (l *loader) checkWatermark(q *Query, key string) {
 		if _, ok := l.places[fmt.Sprintf("%s[%d]", dedup, i)]; ok {
 			at = fmt.Sprintf("%s[%d]", dedup, i)
 		}
-		c, ok := q.column(name)
+		c, ok := columnOf(q.Input(), name)
 		switch {
 		case name == "" || l.isBroken(at):
 		case !ok:
-			l.unknownColumn(q, at, "dropDuplicatesWithinWatermark", name)
+			l.unknownIn(q.Input(), at, "dropDuplicatesWithinWatermark", name)
 		case c.Source == SourceBatchTime || c.Source == SourceIngestedAt || c.Source == SourceOffset:
 			l.faultKey(at, "dropDuplicatesWithinWatermark: %q differs in every copy of an event, so nothing would be dropped", name)
 		case c.Type == TypeDouble || c.Type == TypeJSON:

@@ -200,8 +200,8 @@ func (l *loader) checkUpstream(p *Pipeline) {
 				l.faultKey(key, "query %s writes the table %q as Delta; this build reads Iceberg tables", p.Queries[j].Name, q.From.Table.Name)
 				break
 			}
-			if p.Queries[j].Parse != nil && j != i {
-				l.faultKey(key, "table %q holds the parsed columns of query %s; this build reads tables of Kafka records as they came", q.From.Table.Name, p.Queries[j].Name)
+			if up := p.Queries[j]; q.Parse != nil && j != i && (up.Parse != nil || up.Typed()) {
+				l.faultKey(fmt.Sprintf("queries[%d].parse", i), "table %q holds the parsed columns of query %s: leave parse out to read them as they are", q.From.Table.Name, up.Name)
 				break
 			}
 		}

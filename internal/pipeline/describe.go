@@ -116,7 +116,7 @@ var descriptions = map[string]string{
 	"Query.to":                            "The sink.",
 
 	"From.kafka": "Read topics.",
-	"From.table": "Read a table that a Kafka query feeds, batch by batch.",
+	"From.table": "Read a table that another query feeds, batch by batch: its Kafka records with `parse`, its typed columns without.",
 
 	"KafkaSource.topics":                     "Topics to read: a list or one comma-separated text. Exactly one of this and `topicPattern`.",
 	"KafkaSource.topicPattern":               "Regular expression (RE2) that a topic's whole name has to match. New topics join while the query runs.",
@@ -148,7 +148,7 @@ var descriptions = map[string]string{
 	"Column.required":   "A row without the value is a dead letter; otherwise the column is null.",
 
 	"Watermark.column":        "Column of the event's time, a required `timestamptz`.",
-	"Watermark.delay":         "How far behind the latest event time an event is still taken. Later ones are counted as late.",
+	"Watermark.delay":         "How far behind the latest event time an event is still taken; later ones are counted as late. Needed with `parse`. Over a table that another query has parsed, the watermark is that table's own, and this comes on top of it. Default there: 0s.",
 	"Watermark.maxFutureSkew": "An event further ahead of the batch's time than this is a dead letter and does not move the watermark.",
 
 	"DeadLetter.table":      "The table, `namespace.table`.",

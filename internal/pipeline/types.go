@@ -125,13 +125,18 @@ type Query struct {
 	OnLostCheckpoint string `yaml:"onLostCheckpoint" weir:"enum=adopt|fail|restart"`
 	// CheckpointLocation is the query's own folder; by default the pipeline's
 	// checkpointLocation with the query's name.
-	CheckpointLocation            string      `yaml:"checkpointLocation" weir:"location"`
-	Parse                         *Parse      `yaml:"parse"`
-	Filter                        string      `yaml:"filter"`
-	Watermark                     *Watermark  `yaml:"watermark"`
-	DropDuplicatesWithinWatermark []string    `yaml:"dropDuplicatesWithinWatermark" weir:"min=1"`
-	DeadLetter                    *DeadLetter `yaml:"deadLetter"`
-	To                            To          `yaml:"to" weir:"required"`
+	CheckpointLocation            string     `yaml:"checkpointLocation" weir:"location"`
+	Parse                         *Parse     `yaml:"parse"`
+	Filter                        string     `yaml:"filter"`
+	Watermark                     *Watermark `yaml:"watermark"`
+	DropDuplicatesWithinWatermark []string   `yaml:"dropDuplicatesWithinWatermark" weir:"min=1"`
+	// Aggregate are the stages of sessions and windows, in their order.
+	Aggregate  []Aggregation `yaml:"aggregate" weir:"min=1"`
+	DeadLetter *DeadLetter   `yaml:"deadLetter"`
+	To         To            `yaml:"to" weir:"required"`
+
+	// inherited are the columns of the table that is read, where they are typed.
+	inherited []Column
 }
 
 // From is where a query reads: exactly one of its fields is set.
@@ -237,8 +242,10 @@ const (
 
 // Watermark bounds how late an event may be.
 type Watermark struct {
-	Column string        `yaml:"column" weir:"required"`
-	Delay  time.Duration `yaml:"delay" weir:"required,min=0s"`
+	Column string `yaml:"column" weir:"required"`
+	// Delay is required with parse; over a table that is parsed already it comes
+	// on top of the table's own.
+	Delay time.Duration `yaml:"delay" weir:"min=0s"`
 	// MaxFutureSkew sends events further ahead of the batch time to the
 	// dead-letter table, so that one wrong clock cannot move the watermark.
 	MaxFutureSkew time.Duration `yaml:"maxFutureSkew" weir:"min=0s"`
