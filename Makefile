@@ -40,7 +40,7 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: tools-s3 test catalogs delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test catalogs secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -67,6 +67,11 @@ attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
 delta-spark: build tools ## Spark and delta-rs read the same rows of every Delta table, killed at every step (fetches 0.5 GB)
 	WEIR_SPARK_DELTA="$$(scripts/spark.sh delta)" WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python \
 		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run DeltaRSAndSpark
+
+.PHONY: secure
+secure: build tools ## A real Kafka with every log-in, with and without TLS; secrets in no output
+	WEIR_TEST_SECURE=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python \
+		$(GO) test -p 1 -timeout 30m $(TESTFLAGS) ./internal/broker ./tests -run 'RealKafkaIs|Secret|Secured'
 
 .PHONY: dashboards
 dashboards: build ## A real Prometheus evaluates dashboard and alerts over a run (skipped without one)

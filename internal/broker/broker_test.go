@@ -380,7 +380,7 @@ func TestSASLMechanismsLogIn(t *testing.T) {
 			password string
 			ok       bool
 		}{{"p", true}, {"wrong", false}} {
-			opts, err := ClientOptions(Config{BootstrapServers: c.ListenAddrs(), SASL: SASL{mechanism, "u", tt.password}})
+			opts, err := ClientOptions(Config{BootstrapServers: c.ListenAddrs(), SASL: SASL{Mechanism: mechanism, Username: "u", Password: tt.password}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ func Explain(ctx context.Context, c Config, err error) error {
 	if err == nil || ctx.Err() != nil || errors.As(err, &known) {
 		return err
 	}
-	if found := Diagnose(ctx, c); found != nil {
+	if found := Diagnose(ctx, c); errors.As(found, &known) {
 		return found
 	}
 	if Misconfigured(err) {
@@ -96,11 +96,12 @@ func Diagnose(ctx context.Context, c Config) error {
 	}
 	servers := c.servers()
 	for _, addr := range servers[:min(len(servers), probesMax)] {
-		if f := c.diagnose(ctx, addr); f != nil {
+		f := c.diagnose(ctx, addr)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case f != nil:
 			return f
-		}
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	return nil

@@ -14,9 +14,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -26,6 +23,8 @@ const (
 	SASLPlain    = "PLAIN"
 	SASLScram256 = "SCRAM-SHA-256"
 	SASLScram512 = "SCRAM-SHA-512"
+	SASLOAuth    = "OAUTHBEARER"
+	SASLMSKIAM   = "AWS_MSK_IAM"
 )
 
 const (
@@ -53,7 +52,8 @@ type Config struct {
 	SASL SASL
 }
 
-// TLS of the connection. Files are PEM.
+// TLS of the connection. Files are PEM; they are read again for a new connection
+// when they have changed, so certificates can be replaced under a running client.
 type TLS struct {
 	Enabled bool
 	// CAFile replaces the system's roots where set.
@@ -71,6 +71,9 @@ type SASL struct {
 	Mechanism string
 	Username  string
 	Password  string
+	// OAuth goes with OAUTHBEARER, AWS with AWS_MSK_IAM.
+	OAuth *OAuth
+	AWS   *AWS
 }
 
 // Validate names every fault of the configuration at once.
@@ -92,17 +95,8 @@ func (c Config) Validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		add("tls needs both a client certificate and its key, or neither")
 	}
-	switch c.SASL.Mechanism {
-	case "":
-		if c.SASL.Username != "" || c.SASL.Password != "" {
-			add("sasl credentials are given without a mechanism")
-		}
-	case SASLPlain, SASLScram256, SASLScram512:
-		if c.SASL.Username == "" || c.SASL.Password == "" {
-			add("sasl %s needs a username and a password", c.SASL.Mechanism)
-		}
-	default:
-		add("sasl mechanism %q is not supported: use %s, %s or %s", c.SASL.Mechanism, SASLPlain, SASLScram256, SASLScram512)
+	for _, f := range c.SASL.Faults(c.TLS.Enabled) {
+		add("%s", f)
 	}
 	if len(faults) == 0 {
 		return nil
@@ -135,17 +129,19 @@ func ClientOptions(c Config) ([]kgo.Opt, error) {
 		opts = append(opts, kgo.Rack(c.Rack))
 	}
 	if c.TLS.Enabled {
-		conf, err := c.TLS.config()
+		files, err := newTLSFiles(c.TLS)
 		if err != nil {
 			return nil, err
 		}
-		// Not kgo.DialTLSConfig: it excludes a dial time-out of our own.
-		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: conf}
-		opts = append(opts, kgo.Dialer(d.DialContext))
+		opts = append(opts, kgo.Dialer(files.dial))
 	} else {
 		opts = append(opts, kgo.DialTimeout(dialTimeout))
 	}
-	if m := c.SASL.mechanism(); m != nil {
+	m, err := c.SASL.mechanism()
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
 		opts = append(opts, kgo.SASL(m))
 	}
 	return opts, nil
@@ -183,18 +179,6 @@ func (t TLS) config() (*tls.Config, error) {
 		conf.Certificates = []tls.Certificate{cert}
 	}
 	return conf, nil
-}
-
-func (s SASL) mechanism() sasl.Mechanism {
-	switch s.Mechanism {
-	case SASLPlain:
-		return plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()
-	case SASLScram256:
-		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha256Mechanism()
-	case SASLScram512:
-		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism()
-	}
-	return nil
 }
 
 // Misconfigured reports whether err says that the connection can never work as

@@ -43,3 +43,13 @@ func selfSigned(t *testing.T, dir string) (*tls.Config, string) {
 	}
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ca
 }
+
+// keyPEM is the private key of the configuration's certificate.
+func keyPEM(t *testing.T, conf *tls.Config) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(conf.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
