@@ -99,6 +99,8 @@ lint: vet ## go vet, gofmt and golangci-lint (installed into .cache at a pinned 
 	@test -x .cache/bin/golangci-lint || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	.cache/bin/golangci-lint run ./...
 
+include scripts/release.mk
+
 .PHONY: clean
 clean: ## Remove what was built; caches stay
 	rm -rf bin
