@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"sink/rowjson":   {"batch", "failure"},
 	"sink/http":      {"sink", "sink/foreachbatch", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	"sink/exec":      {"sink", "sink/foreachbatch", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "objstore"},
-	"sink/file":      {"sink", "sink/rowjson", "lake/datafile", "batch", "marker", "failure", "fault", "clock", "objstore"},
+	"sink/file":      {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	"sink/progress":  {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
 	"sink/sinktest":  {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.
