@@ -114,7 +114,14 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 // Transform is the operator chain of a query: declared columns, or the Kafka
 // rows as they are.
 func Transform(q pipeline.Query) (operator.Transform, error) {
-	if q.Parse == nil {
+	switch {
+	case q.Typed():
+		rows, err := tableRows(q)
+		if err != nil {
+			return nil, err
+		}
+		return aggregated(q, rows)
+	case q.Parse == nil:
 		return operator.NewPassthrough(batch.KafkaSchema), nil
 	}
 	cfg := operator.Config{Filter: q.Filter, Dedup: q.DropDuplicatesWithinWatermark, DeadLetter: q.DeadLetter != nil}
@@ -128,7 +135,7 @@ func Transform(q pipeline.Query) (operator.Transform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.Name, err)
 	}
-	return t, nil
+	return aggregated(q, t)
 }
 
 func (a *App) buildSource(q pipeline.Query) (source.Source, engine.Options, error) {
@@ -137,8 +144,12 @@ func (a *App) buildSource(q pipeline.Query) (source.Source, engine.Options, erro
 		if err != nil {
 			return nil, engine.Options{}, err
 		}
+		rows, err := typedRows(q)
+		if err != nil {
+			return nil, engine.Options{}, err
+		}
 		src, err := sourceiceberg.New(sourceiceberg.Config{
-			Name: t.Name, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
+			Name: t.Name, Rows: rows, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
 			Load:    func(ctx context.Context) (*table.Table, error) { return a.Catalog.LoadTablePatiently(ctx, ident, a.opts.Clock) },
 			Pointer: func(ctx context.Context) (string, error) { return a.Catalog.MetadataLocation(ctx, ident) },
 			Notify:  a.notifierOf(t.Name).subscribe(),
