@@ -44,6 +44,8 @@ const (
 const (
 	DeliverChunk = "deliver.chunk" // the receiver has acknowledged a part of the batch
 	PublishFile  = "publish.file"  // the batch is committed, one of its files is visible
+	// A store with transactions holds the batch's rows, and nobody sees them yet.
+	CommitPrepared = "commit.prepared"
 )
 
 // The crash points of ingestion.
@@ -81,6 +83,7 @@ func Points() []Point {
 		{CommitSwapped, "commit", "the main table holds N"},
 		{DoneWritten, "done", "commits/N is durable"},
 		{ReportDone, "report", "progress is queued or written"},
+		{CommitPrepared, "deliver", "a store outside holds the batch's rows in an open transaction"},
 		{DeliverChunk, "deliver", "the receiver has acknowledged a part of the batch"},
 		{PublishFile, "deliver", "the batch is committed, one of its files is visible, its manifest is not"},
 		{IngestReceived, "ingest", "an event was read from the stream"},

@@ -1,6 +1,6 @@
 // Package external is what the sinks over stores outside have in common: how
-// rows are held until the commit, when a marker may be followed, how a row is
-// written as JSON, and what becomes of a row that the store refuses.
+// rows are held until the commit, when a marker may be followed, and what becomes
+// of a row that the store refuses.
 //
 // # The rule
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
+	"github.com/weirlake/weir/internal/sink/rowjson"
 )
 
 const (
@@ -114,14 +115,17 @@ func rejectedRecord(name string, rows *Rows, rejected []sink.Rejection, m *marke
 	defer b.Release()
 	text := func(i int, s string) { b.Field(i).(*array.StringBuilder).Append(s) }
 	number := func(i int, n int64) { b.Field(i).(*array.Int64Builder).Append(n) }
+	var enc *rowjson.Encoder // every record has one shape
 	for _, r := range rejected {
 		rec, at, ok := rows.At(r.Row)
 		if !ok {
 			return nil, fmt.Errorf("%s: row %d of batch %d was rejected, the batch has %d", name, r.Row, m.BatchID, rows.Rows)
 		}
-		value, err := AppendRow(nil, rec, at)
-		if err != nil {
-			return nil, err
+		if enc == nil {
+			var err error
+			if enc, err = rowjson.New(rec.Schema(), nil, nil); err != nil {
+				return nil, err
+			}
 		}
 		text(0, m.QueryName)
 		text(1, m.QueryID)
@@ -130,7 +134,7 @@ func rejectedRecord(name string, rows *Rows, rejected []sink.Rejection, m *marke
 		number(4, r.Row)
 		text(5, r.Reason)
 		text(6, r.Detail)
-		text(7, string(value))
+		text(7, string(enc.AppendRow(nil, rec, at)))
 		b.Field(8).(*array.TimestampBuilder).Append(arrow.Timestamp(m.BatchTime.UnixMicro()))
 	}
 	return b.NewRecordBatch(), nil

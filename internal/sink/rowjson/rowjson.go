@@ -173,6 +173,9 @@ func supported(t arrow.DataType) bool {
 
 const microTime = "2006-01-02T15:04:05.000000Z"
 
+// AppendValue appends one value of a column, as AppendRow writes it.
+func AppendValue(dst []byte, a arrow.Array, i int) []byte { return appendValue(dst, a, i) }
+
 func appendValue(dst []byte, a arrow.Array, i int) []byte {
 	if a.IsNull(i) {
 		return append(dst, "null"...)
