@@ -14,7 +14,8 @@ import (
 	"github.com/weirlake/weir/internal/sink"
 )
 
-// Table is where rows are appended exactly once: Iceberg or Delta.
+// Table is where rows are written exactly once: Iceberg, Delta, or a store outside
+// (Postgres, …).
 type Table interface {
 	open(ctx context.Context, env tableEnv) (s sink.Sink, closer func() error, err error)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/operator"
+	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/foreachbatch"
 )
 
@@ -356,14 +357,19 @@ func (q *Query) outputs(ctx context.Context, o *opened, t operator.Transform, lo
 		}
 		out = append(out, engine.Output{Name: operator.Main, Sink: s})
 	}
+	shapes[operator.Rejected] = sink.RejectedSchema
+	var rejected Table
+	if o, ok := q.table.(outside); ok {
+		rejected = o.rejected()
+	}
 	for _, s := range []struct {
 		name  string
 		table Table
-	}{{operator.Main, q.table}, {operator.DeadLetter, q.dead}} {
+	}{{operator.Main, q.table}, {operator.DeadLetter, q.dead}, {operator.Rejected, rejected}} {
 		if s.table == nil {
 			continue
 		}
-		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name == operator.DeadLetter, shape: shapes[s.name], clock: q.clock, log: log})
+		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name != operator.Main, shape: shapes[s.name], clock: q.clock, log: log})
 		if err != nil {
 			return nil, err
 		}

@@ -16,9 +16,11 @@ import (
 
 // externalSink makes the sink over a store outside. Each kind is a file of its
 // own: what it needs of the pipeline, and the sink made of it.
-func (a *App) externalSink(_ context.Context, q pipeline.Query, _ *arrow.Schema) (sink.Sink, error) {
+func (a *App) externalSink(_ context.Context, q pipeline.Query, shape *arrow.Schema) (sink.Sink, error) {
 	key, e := q.To.External()
-	switch e.(type) { //nolint:gocritic // one case a kind of sink
+	switch e := e.(type) {
+	case *pipeline.PostgresSink:
+		return PostgresSink(*e, q.Name, shape, a.opts.Clock)
 	}
 	return nil, failure.New(failure.Config, "query %s: this build has no sink %s", q.Name, key)
 }
