@@ -150,7 +150,9 @@ func (a *App) buildSource(q pipeline.Query) (source.Source, engine.Options, erro
 		}
 		src, err := sourceiceberg.New(sourceiceberg.Config{
 			Name: t.Name, Rows: rows, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
-			Load:    func(ctx context.Context) (*table.Table, error) { return a.Catalog.LoadTablePatiently(ctx, ident, a.opts.Clock) },
+			Load: func(ctx context.Context) (*table.Table, error) {
+				return a.Catalog.LoadTablePatiently(ctx, ident, a.opts.Clock)
+			},
 			Pointer: func(ctx context.Context) (string, error) { return a.Catalog.MetadataLocation(ctx, ident) },
 			Notify:  a.notifierOf(t.Name).subscribe(),
 		})
