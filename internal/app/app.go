@@ -115,7 +115,7 @@ func (a *App) Queries() []*engine.Query {
 // KafkaConfig is how the pipeline's broker is reached. For an embedded broker
 // bootstrap is the address that it answers at.
 func KafkaConfig(k *pipeline.Kafka, bootstrap string) broker.Config {
-	c := broker.Config{BootstrapServers: k.BootstrapServers, ClientID: k.ClientID}
+	c := broker.Config{BootstrapServers: k.BootstrapServers, ClientID: k.ClientID, Rack: k.Rack}
 	if bootstrap != "" {
 		c.BootstrapServers = []string{bootstrap}
 	}
@@ -126,7 +126,7 @@ func KafkaConfig(k *pipeline.Kafka, bootstrap string) broker.Config {
 		}
 	}
 	if k.SASL != nil {
-		c.SASL = broker.SASL{Mechanism: k.SASL.Mechanism, Username: k.SASL.Username.Reveal(), Password: k.SASL.Password.Reveal()}
+		c.SASL = saslConfig(k.SASL)
 	}
 	return c
 }

@@ -81,6 +81,7 @@ func IngestConfig(in pipeline.Ingest, k *pipeline.Kafka) ingest.Config {
 		Name: in.Name, URL: in.SSE.URL, UserAgent: in.SSE.UserAgent, Since: in.SSE.Since,
 		MaxEventBytes: int(in.SSE.MaxEventBytes), IdleTimeout: in.SSE.IdleTimeout, Overlap: in.SSE.Overlap,
 		Schema: in.Contract.Schema, KeyPath: plainPath(in.Key),
+		Header: reveal(in.SSE.Headers), MaxRecordBytes: int(in.MaxRecordBytes),
 		Topic: in.Topic, DeadLetterTopic: in.DeadLetterTopic,
 		Delivery: ingest.Delivery(in.Delivery), TransactionalID: in.TransactionalID, PositionPath: in.Position,
 	}
@@ -98,6 +99,14 @@ func IngestConfig(in pipeline.Ingest, k *pipeline.Kafka) ingest.Config {
 		}
 	}
 	return cfg
+}
+
+func reveal(m map[string]pipeline.Secret) map[string]string {
+	out := map[string]string{}
+	for k, v := range m {
+		out[k] = v.Reveal()
+	}
+	return out
 }
 
 // plainPath drops the root of a JSON path: $.meta.id is meta.id.

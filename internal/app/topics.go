@@ -116,7 +116,7 @@ func topicConfig(p *pipeline.Pipeline, t pipeline.Topic) map[string]*string {
 	}
 	for _, in := range p.Ingest {
 		if _, given := configs[limit]; !given && (t.Name == in.Topic || t.Name == in.DeadLetterTopic) {
-			size := strconv.Itoa(ingest.TopicMaxMessageBytes)
+			size := strconv.Itoa(ingest.TopicLimit(int(in.MaxRecordBytes)))
 			configs[limit] = &size
 		}
 	}

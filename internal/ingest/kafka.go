@@ -18,9 +18,6 @@ import (
 const (
 	// recordSlackBytes is room for framing, batch header and our headers.
 	recordSlackBytes = 2 << 10
-	// TopicMaxMessageBytes is the max.message.bytes of topics that are made for
-	// ingestion, here or by the pipeline: room for DefaultMaxRecordBytes.
-	TopicMaxMessageBytes = DefaultMaxRecordBytes + recordSlackBytes
 	// brokerDefaultLimit is Kafka's own max.message.bytes, assumed where the
 	// topic's cannot be read.
 	brokerDefaultLimit = 1_048_588
@@ -30,6 +27,13 @@ const (
 	meetMax   = 3 * time.Second
 	topicWait = 50 * time.Millisecond
 )
+
+// TopicLimit is the max.message.bytes of topics that are made for ingestion,
+// here or by the pipeline: room for a record of so many bytes, or of the
+// default's.
+func TopicLimit(maxRecordBytes int) int {
+	return orElse(maxRecordBytes, DefaultMaxRecordBytes) + recordSlackBytes
+}
 
 // newProducer makes the client that publishes. It never drops what is in
 // flight by itself: an idempotent producer cannot know the fate of a record
@@ -86,7 +90,7 @@ func ensureTopics(ctx context.Context, cfg Config, deps Deps) (limits map[string
 	if err := meet(ctx, cl, deps); err != nil {
 		return nil, err
 	}
-	size := strconv.Itoa(cfg.MaxRecordBytes + recordSlackBytes)
+	size := strconv.Itoa(TopicLimit(cfg.MaxRecordBytes))
 	specs := []topicSpec{
 		{cfg.Topic, cfg.Partitions, map[string]*string{"max.message.bytes": &size}},
 		{cfg.DeadLetterTopic, cfg.Partitions, map[string]*string{"max.message.bytes": &size}},

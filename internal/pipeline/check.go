@@ -142,9 +142,7 @@ func (l *loader) checkSecurity(k *Kafka) {
 			l.warn("kafka.tls.insecureSkipVerify", "insecureSkipVerify: the broker's certificate is not checked")
 		}
 	}
-	if k.SASL != nil && k.TLS == nil && k.SASL.Mechanism == "PLAIN" {
-		l.warn("kafka.sasl", "PLAIN without tls sends the password in clear")
-	}
+	l.checkSASL(k)
 }
 
 // mustExist reports a file that is named and not there.
@@ -173,6 +171,7 @@ func (l *loader) checkIngest(p *Pipeline) {
 			l.faultKey(key+".deadLetterTopic", "deadLetterTopic is the same as topic: a dead letter would be read as an event")
 		}
 		l.checkSchema(in, key+".contract.schema")
+		l.checkHeaders(in, key)
 		if in.Position != "" {
 			// The folder is locked against a second ingestion, so it is the folder
 			// that must not be shared.

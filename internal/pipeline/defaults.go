@@ -15,6 +15,7 @@ const (
 	DefaultCatalogStartTimeout  = 30 * time.Second
 	DefaultMaxOffsetsPerTrigger = 100_000
 	DefaultMaxEventBytes        = Size(32 << 20)
+	DefaultMaxRecordBytes       = Size(4 << 20)
 	DefaultIdleTimeout          = 60 * time.Second
 	DefaultOverlap              = 10 * time.Second
 	DefaultMaxFutureSkew        = time.Hour
@@ -44,6 +45,7 @@ func (t *Topic) setDefaults() { t.Partitions, t.ReplicationFactor = 1, 1 }
 
 func (i *Ingest) setDefaults() {
 	i.Delivery = AtLeastOnce
+	i.MaxRecordBytes = DefaultMaxRecordBytes
 	i.SSE.setDefaults()
 }
 

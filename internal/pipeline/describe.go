@@ -57,6 +57,7 @@ var descriptions = map[string]string{
 
 	"Kafka.bootstrapServers": "Brokers to begin with, `host:port`: a list or one comma-separated text. Exactly one of this and `embedded`.",
 	"Kafka.clientId":         "Client id that the broker sees. Default: `weir-` and the pipeline's name.",
+	"Kafka.rack":             "Rack of this host; where the cluster allows it, records are fetched from a replica in the same rack. Default: from leaders.",
 	"Kafka.embedded":         "Run a broker of our own as a child process on the loopback interface.",
 	"Kafka.tls":              "Encrypt the connections. `{}` trusts the system's roots.",
 	"Kafka.sasl":             "Log in to the broker.",
@@ -66,14 +67,29 @@ var descriptions = map[string]string{
 	"Embedded.port":    "Port on 127.0.0.1; 0 takes a free one.",
 
 	"TLS.caFile":             "PEM file of the certificate authorities to trust in place of the system's.",
-	"TLS.certFile":           "PEM file of the client's certificate; goes with `keyFile`.",
+	"TLS.certFile":           "PEM file of the client's certificate; goes with `keyFile`. All files of tls are read again for new connections when they have changed.",
 	"TLS.keyFile":            "PEM file of the client's key; goes with `certFile`.",
 	"TLS.serverName":         "Name to check the certificate against, where it is not the host's.",
 	"TLS.insecureSkipVerify": "Do not check the broker's certificate. Warned about.",
 
 	"SASL.mechanism": "How to log in.",
-	"SASL.username":  "User name; a secret.",
-	"SASL.password":  "Password; a secret.",
+	"SASL.username":  "User name of PLAIN and SCRAM; a secret.",
+	"SASL.password":  "Password of PLAIN and SCRAM; a secret.",
+	"SASL.oauth":     "Where the token of OAUTHBEARER comes from.",
+	"SASL.aws":       "Whose signature AWS_MSK_IAM carries. Default: that of the AWS SDK's default chain. Needs `tls`; the region comes from the broker's host name, else from `AWS_REGION`.",
+
+	"OAuth.token":        "The token itself; a secret. Exactly one of this, `tokenFile` and `tokenUrl`.",
+	"OAuth.tokenFile":    "File that holds the token; read for every log-in, so it can be replaced at any time.",
+	"OAuth.tokenUrl":     "OAuth 2.0 token endpoint, asked by the client credentials grant; a token is replaced before it expires.",
+	"OAuth.clientId":     "Client id for `tokenUrl`.",
+	"OAuth.clientSecret": "Client secret for `tokenUrl`; a secret.",
+	"OAuth.scope":        "Scope to ask `tokenUrl` for.",
+	"OAuth.caFile":       "PEM file of the certificate authorities to trust for `tokenUrl` in place of the system's.",
+	"OAuth.extensions":   "SASL extensions that go with the token, by name.",
+
+	"MSK.profile":     "Profile of the SDK's configuration files.",
+	"MSK.roleArn":     "ARN of a role to assume.",
+	"MSK.sessionName": "Name of the session in the account's logs. Default: `weir`.",
 
 	"Topic.name":              "Name of the topic.",
 	"Topic.partitions":        "Number of partitions.",
@@ -88,10 +104,12 @@ var descriptions = map[string]string{
 	"Ingest.contract":        "What an event has to be before it is published.",
 	"Ingest.delivery":        "`at-least-once` may send a few events again after a crash; `exactly-once` keeps the position in the same Kafka transaction as the events.",
 	"Ingest.transactionalId": "Transactional id of exactly-once delivery. Default: `weir-`, the pipeline's and the stream's name. Two running instances with one id fence each other.",
+	"Ingest.maxRecordBytes":  "Longest event that is published; a longer one is a dead letter. Topics that Weir creates are made to take it; the limit of an existing topic lowers it. More than `sse.maxEventBytes` has no effect.",
 	"Ingest.position":        "File of the resume position, in a folder of its own: the folder is locked. Default: `ingest/<name>/position.json` in the checkpoint location.",
 
 	"SSE.url":           "The stream.",
 	"SSE.userAgent":     "User-Agent header. Wikimedia asks for a name and a way to reach you.",
+	"SSE.headers":       "Headers of each request, by name: a key for example. Secrets.",
 	"SSE.since":         "Where a first start begins: milliseconds since 1970 or an RFC 3339 time. Default: now. A saved position takes precedence.",
 	"SSE.maxEventBytes": "Longest event that is accepted; a longer one is a dead letter, cut.",
 	"SSE.idleTimeout":   "Reconnect after this long without a byte, comments included.",

@@ -31,6 +31,7 @@ type Kafka struct {
 	// BootstrapServers is empty exactly where Embedded is set.
 	BootstrapServers []string  `yaml:"bootstrapServers" weir:"min=1"`
 	ClientID         string    `yaml:"clientId"`
+	Rack             string    `yaml:"rack"`
 	Embedded         *Embedded `yaml:"embedded"`
 	TLS              *TLS      `yaml:"tls"`
 	SASL             *SASL     `yaml:"sasl"`
@@ -54,13 +55,6 @@ type TLS struct {
 	InsecureSkipVerify bool   `yaml:"insecureSkipVerify"`
 }
 
-// SASL is how the broker is told who we are.
-type SASL struct {
-	Mechanism string `yaml:"mechanism" weir:"required,enum=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512"`
-	Username  Secret `yaml:"username" weir:"required"`
-	Password  Secret `yaml:"password" weir:"required"`
-}
-
 // Topic is a topic to create when it is missing.
 type Topic struct {
 	Name              string            `yaml:"name" weir:"required,topic"`
@@ -79,6 +73,7 @@ type Ingest struct {
 	Contract        Contract `yaml:"contract"`
 	Delivery        string   `yaml:"delivery" weir:"enum=at-least-once|exactly-once"`
 	TransactionalID string   `yaml:"transactionalId"`
+	MaxRecordBytes  Size     `yaml:"maxRecordBytes" weir:"min=1024,max=67108864"`
 	// Position is the file that holds the resume position, in a folder of its own.
 	Position string `yaml:"position" weir:"path"`
 }
@@ -93,6 +88,8 @@ const (
 type SSE struct {
 	URL       string `yaml:"url" weir:"required,url"`
 	UserAgent string `yaml:"userAgent"`
+	// Headers go with each request, for streams that want a key.
+	Headers map[string]Secret `yaml:"headers"`
 	// Since is where a first start begins: milliseconds since 1970 or an RFC
 	// 3339 time (a mere date is made one), empty for now. A saved position takes precedence.
 	Since         string        `yaml:"since" weir:"instant"`
