@@ -1,9 +1,12 @@
-// Package duck links DuckDB into the program and registers it with database/sql
-// under DriverName. The program's main package imports it for that effect alone:
-// everything else asks for the driver by name, so that no other package's tests
-// link sixty megabytes, and a build without DuckDB (without cgo, or with the tag
-// noduckdb) says what it lacks where it is asked for.
+// Package duck is DuckDB over the catalog's tables: each is a view of the data
+// files that one pinned snapshot lists.
+//
+// The files are planned with the Iceberg library and read by DuckDB's own
+// Parquet reader, columns found by field id, so that renamed and added columns
+// come out as the schema says. DuckDB's Iceberg extension is not used: it is not
+// in the static library, and it would pin each table for itself. Files to which
+// deletes apply are read by the Iceberg library first, files in buckets are
+// fetched first; both into the session's own folder, which Close removes.
+//
+// The driver is not imported here: see package link.
 package duck
-
-// DriverName is the name under which DuckDB is registered with database/sql.
-const DriverName = "duckdb"

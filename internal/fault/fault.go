@@ -59,6 +59,15 @@ const (
 	IngestSaved     = "ingest.saved"     // position file renamed and its directory synced
 )
 
+// The crash points of a gold run (package gold's doc.go).
+const (
+	GoldPinned    = "gold.pinned"
+	GoldBuilt     = "gold.built"
+	GoldStaged    = "gold.staged"
+	GoldPublished = "gold.published"
+	GoldKept      = "gold.kept"
+)
+
 // Point describes one crash point.
 type Point struct {
 	Name string
@@ -93,6 +102,11 @@ func Points() []Point {
 		{IngestTxnCommit, "ingest", "exactly-once: the transaction is committed"},
 		{IngestSaveTemp, "ingest", "the position's temporary file is durable"},
 		{IngestSaved, "ingest", "the position is durable"},
+		{GoldPinned, "gold", "the snapshots of all inputs are chosen; nothing written"},
+		{GoldBuilt, "gold", "every model is built, in memory only"},
+		{GoldStaged, "gold", "one model's data files are durable, unreferenced"},
+		{GoldPublished, "gold", "one model's table holds its new rows"},
+		{GoldKept, "gold", "the DuckDB file is in place"},
 	}
 }
 

@@ -24,6 +24,7 @@ func (l *loader) check(p *Pipeline) {
 		l.checkQuery(p, i)
 	}
 	l.checkTogether(p)
+	l.checkJobs(p)
 	l.checkStatus(p)
 	if len(p.Ingest) == 0 && len(p.Queries) == 0 && len(l.faults) == 0 {
 		l.faultKey("", "nothing to run: give ingest or queries")

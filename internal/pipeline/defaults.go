@@ -99,6 +99,12 @@ func derive(p *Pipeline) {
 			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name, "position.json")
 		}
 	}
+	if p.Ops.RunsTable == "" && len(p.Jobs) > 0 {
+		p.Ops.RunsTable = DefaultRunsTable
+	}
+	if p.Ops.ChecksTable == "" && len(p.Checks) > 0 {
+		p.Ops.ChecksTable = DefaultChecksTable
+	}
 	for i := range p.Queries {
 		q := &p.Queries[i]
 		if q.CheckpointLocation == "" && p.CheckpointLocation != "" && q.Name != "" {

@@ -115,7 +115,7 @@ func TestEveryKeyReachesItsField(t *testing.T) {
 	check("columns", silver.Parse.Columns[0], Column{Name: "id", Path: "$.id", Type: TypeString, Required: true})
 	check("watermark", *silver.Watermark, Watermark{"at", 10 * time.Minute, time.Hour})
 	check("dedup", silver.DropDuplicatesWithinWatermark, []string{"id"})
-	check("ops", p.Ops, Ops{"ops.stream_progress", 500 * time.Millisecond, filepath.Join(dir, "progress.jsonl")})
+	check("ops", p.Ops, Ops{ProgressTable: "ops.stream_progress", FlushInterval: 500 * time.Millisecond, JSONL: filepath.Join(dir, "progress.jsonl")})
 	check("status", p.Status.Listen, ListenNone)
 
 	var warned []string

@@ -20,6 +20,10 @@ type Pipeline struct {
 	Kafka              *Kafka   `yaml:"kafka"`
 	Ingest             []Ingest `yaml:"ingest"`
 	Queries            []Query  `yaml:"queries"`
+	Gold               *Gold    `yaml:"gold"`
+	Checks             []Check  `yaml:"checks"`
+	Jobs               []Job    `yaml:"jobs"`
+	Alerts             *Alerts  `yaml:"alerts"`
 	Ops                Ops      `yaml:"ops"`
 	Status             Status   `yaml:"status"`
 
@@ -348,6 +352,10 @@ type Ops struct {
 	// JSONL is a file that gets every progress row as a line of JSON.
 	JSONL string `yaml:"jsonl" weir:"path"`
 }
+	// RunsTable and ChecksTable are those of jobs and of checks; empty where there
+	// are none.
+	RunsTable   string `yaml:"runsTable" weir:"table"`
+	ChecksTable string `yaml:"checksTable" weir:"table"`
 
 // Status is the status page.
 type Status struct {

@@ -1,0 +1,22 @@
+-- The most edited pages of each wiki; among equals the title decides, so that
+-- the table is the same whoever counts.
+with counted as (
+    select
+        wiki,
+        title,
+        count(*) as edits,
+        count(distinct editor) as editors,
+        max(event_time) as last_edit
+    from {{ ref('stg_edits') }}
+    group by wiki, title
+)
+
+select
+    wiki,
+    cast(row_number() over (partition by wiki order by edits desc, title) as integer) as rank,
+    title,
+    edits,
+    editors,
+    last_edit
+from counted
+qualify rank <= {{ var('pages_per_wiki') }}

@@ -1,0 +1,4 @@
+//go:build !cgo || noduckdb
+
+// Package link would put DuckDB into the program; this build was asked not to.
+package link
