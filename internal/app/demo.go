@@ -28,8 +28,14 @@ const (
 	demoStreamURL = "http://stream.demo.localhost/v2/stream/recentchange"
 	demoTrigger   = "500ms"
 	// demoPastRate is the event time's rate where the stream is played as fast
-	// as it is read: events then lie in the past, never in the future.
-	demoPastRate = 1000
+	// as it is read: events then lie in the past, never in the future. It is a few
+	// times that of the live stream, so that hours pass by in seconds and sessions
+	// end; and not less, because what is in flight at the same time, some ten
+	// thousand events, must not lie further apart than the watermark's delay.
+	demoPastRate = 100
+	// demoSessionGap ends a session sooner than in the shipped pipeline: nobody
+	// watches a demo for an hour.
+	demoSessionGap = "5m"
 )
 
 // DemoConfig says what the demo plays and where it keeps it.
@@ -103,7 +109,8 @@ func OpenDemo(ctx context.Context, cfg DemoConfig, o Options) (*Demo, error) {
 func demoPipeline(cfg DemoConfig) (*pipeline.Pipeline, error) {
 	env := map[string]string{
 		"WEIR_DATA": cfg.Data, "WEIR_SSE_URL": demoStreamURL, "WEIR_SSE_SINCE": "0", "WEIR_TRIGGER": demoTrigger,
-		"WEIR_DELIVERY": cfg.Delivery, "WEIR_LISTEN": "none",
+		"WEIR_SESSION_GAP": demoSessionGap,
+		"WEIR_DELIVERY":    cfg.Delivery, "WEIR_LISTEN": "none",
 	}
 	p, faults := pipeline.LoadBytes("examples/wikimedia.yaml", cfg.Data, []byte(pipeline.Example(pipeline.ExampleWikimedia)),
 		func(name string) (string, bool) { v, ok := env[name]; return v, ok && v != "" })

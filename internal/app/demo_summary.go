@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"strings"
 
 	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/event"
@@ -15,6 +16,7 @@ const (
 	demoBronze     = "bronze.recentchange"
 	demoSilver     = "silver.edits"
 	demoDeadLetter = "silver.edits_dead_letter"
+	demoSessions   = "silver.editor_sessions"
 )
 
 // DemoSummary is what `weir demo --output json` prints. Its names are part of
@@ -34,8 +36,13 @@ type DemoSummary struct {
 	// bronze only. SilverRows + Late does not depend on how batches fell.
 	Late int64 `json:"late"`
 	// Duplicates are records of edits beyond the first of each event.
-	Duplicates     int64   `json:"duplicates"`
-	DeadLetters    int64   `json:"dead_letters"`
+	Duplicates  int64 `json:"duplicates"`
+	DeadLetters int64 `json:"dead_letters"`
+	// Sessions are the editors' sessions that are complete; OpenSessions end at
+	// or after the watermark, so that an edit could still belong to them, and are
+	// in no table yet.
+	Sessions       int64   `json:"sessions"`
+	OpenSessions   int64   `json:"open_sessions"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 }
 
@@ -83,6 +90,13 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 		}
 	}
 	s.Duplicates = topic.editRecords - int64(len(topic.edits))
+	groups, err := d.sessions(ctx, catalog)
+	if err != nil {
+		return nil, err
+	}
+	if g := groups.Groups; g != nil {
+		s.Sessions, s.OpenSessions = groups.Rows, g.Open
+	}
 	mismatch := func(format string, args ...any) (*DemoSummary, error) {
 		return s, failure.New(failure.Mismatch, format, args...).WithHint("keep the folder and run: weir audit")
 	}
@@ -97,8 +111,25 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 		return mismatch("silver has %d rows of %d events", s.SilverRows, len(silver))
 	case s.SilverRows+s.Late != made.EditNew:
 		return mismatch("silver has %d rows and %d were late, the stream had %d edits", s.SilverRows, s.Late, made.EditNew)
+	case !groups.Exact:
+		return mismatch("%s: %s", demoSessions, strings.Join(groups.Reasons, "; "))
+	case groups.Groups.UpstreamRows != s.SilverRows:
+		return mismatch("the sessions were made of %d rows, silver has %d", groups.Groups.UpstreamRows, s.SilverRows)
 	}
 	return s, nil
+}
+
+// sessions computes the editors' sessions again and compares.
+func (d *Demo) sessions(ctx context.Context, catalog audit.Locator) (*audit.TableReport, error) {
+	for _, q := range d.P.Queries {
+		if q.To.Table() != demoSessions {
+			continue
+		}
+		t := audit.TableConfig{Name: demoSessions, Upstream: demoSilver}
+		t.Groups, t.Columns = AuditGroups(q)
+		return audit.Groups(ctx, catalog, nil, t, demoTopic)
+	}
+	return nil, failure.New(failure.Config, "the demo's pipeline has no query that writes %s", demoSessions)
 }
 
 // topicCount is what a topic holds.

@@ -67,6 +67,9 @@ type marker struct {
 	Claim     bool     `json:"claim"`
 	Position  position `json:"position"`
 	Counters  counters `json:"counters"`
+	Watermark struct {
+		Micros int64 `json:"micros"`
+	} `json:"watermark"`
 }
 
 type counters struct {

@@ -74,6 +74,7 @@ type TableReport struct {
 	EndSource string          `json:"end_source"`
 
 	Silver *SilverReport `json:"silver,omitempty"`
+	Groups *GroupsReport `json:"groups,omitempty"`
 }
 
 // SilverReport is what was found of a table that is fed by another table.
@@ -160,6 +161,9 @@ func (r *Report) WriteText(w io.Writer) {
 				truth = fmt.Sprintf("%s put out", group(b.Output))
 			}
 		}
+		if g := t.Groups; g != nil {
+			distinct, truth = group(g.Open)+" open", fmt.Sprintf("%s of %s", group(g.Expected), g.Upstream)
+		}
 		rows = append(rows, []string{t.Table, mark, group(t.Rows), distinct, truth,
 			group(span(t.Missing)), group(t.extraRows()), fmt.Sprint(t.Files)})
 	}
@@ -205,6 +209,13 @@ func (t *TableReport) writeDetails(w io.Writer) {
 		}
 		fmt.Fprintf(w, "  read %s %s written %s + filtered %s + duplicate %s + late %s + dead letters %s  (%d batches)\n",
 			group(b.Input), sign, group(b.Output), group(b.Filtered), group(b.Duplicate), group(b.Late), group(b.DeadLettered), b.Batches)
+	}
+	if g := t.Groups; g != nil {
+		fmt.Fprintf(w, "  %s rows of %s make %s complete groups, %s are open with %s rows; missing %s, extra %s\n",
+			group(g.UpstreamRows), g.Upstream, group(g.Expected), group(g.Open), group(g.OpenRows), group(g.Missing), group(g.Extra))
+		for _, e := range g.Examples {
+			fmt.Fprintln(w, "  !", e)
+		}
 	}
 	for _, s := range t.Notes {
 		fmt.Fprintln(w, "  .", s)

@@ -49,6 +49,9 @@ type TableConfig struct {
 	Columns Columns
 	// Upstream is the table that this one reads; it must be in Tables too.
 	Upstream string
+	// Groups is set for a table of sessions or windows over Upstream, which may
+	// itself read another table.
+	Groups *GroupsConfig
 	// DeadLetterTable is counted when it exists.
 	DeadLetterTable string
 	// DeadLetterDelta is the folder of a dead-letter table that is a Delta table.
@@ -102,7 +105,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("table %s has neither a topic nor an upstream table", t.Name))
 		case t.Upstream != "" && !ok:
 			errs = append(errs, fmt.Errorf("table %s reads %s, which is not among the tables", t.Name, t.Upstream))
-		case t.Upstream != "" && up.Upstream != "":
+		case t.Upstream != "" && up.Upstream != "" && (t.Groups == nil || up.Groups != nil):
 			errs = append(errs, fmt.Errorf("table %s reads %s, which does not read Kafka itself", t.Name, t.Upstream))
 		}
 	}
@@ -197,9 +200,12 @@ func (r *run) once(ctx context.Context) (*Report, error) {
 		rep := &TableReport{Table: t.Name, Topic: t.Topic, Missing: []Range{}, Extra: []Range{}, FilesLiveTwice: []string{}, FilesMissing: []string{}}
 		byName[t.Name] = rep
 		var err error
-		if t.Upstream == "" {
+		switch {
+		case t.Upstream == "":
 			err = r.auditKafkaTable(ctx, t, rep)
-		} else {
+		case t.Groups != nil:
+			err = r.auditGroups(ctx, t, rep)
+		default:
 			err = r.auditSilver(ctx, t, rep)
 		}
 		var del *deleteFileError
@@ -219,10 +225,13 @@ func (r *run) once(ctx context.Context) (*Report, error) {
 }
 
 func rank(t TableConfig) int {
-	if t.Upstream == "" {
+	switch {
+	case t.Upstream == "":
 		return 0
+	case t.Groups == nil:
+		return 1
 	}
-	return 1
+	return 2
 }
 
 // pin reads the newest metadata of a table; one that is not there stays nil.

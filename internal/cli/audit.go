@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,10 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		if _, e := q.To.External(); e != nil {
 			continue // not a table that could be counted
 		}
+		if !app.Auditable(q) {
+			slog.Warn("the audit has nothing to compare the table with", "query", q.Name, "table", q.To.Table())
+			continue
+		}
 		t := audit.TableConfig{Name: q.To.Table(), Delta: app.MainLocation(p, q)}
 		if q.DeadLetter != nil {
 			t.DeadLetterTable, t.DeadLetterDelta = q.DeadLetter.Table, app.DeadLetterLocation(p, q)
@@ -159,6 +164,9 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		switch {
 		case q.From.Table != nil:
 			t.Upstream = q.From.Table.Name
+			if q.Typed() {
+				t.Groups, t.Columns = app.AuditGroups(q)
+			}
 			t.StartsLater = q.From.Table.StartingOffsets.Mode == pipeline.Latest
 		case len(q.From.Kafka.Topics) == 1:
 			t.Topic = q.From.Kafka.Topics[0]

@@ -109,6 +109,7 @@ func writeDemoSummary(w io.Writer, s *app.DemoSummary, c app.DemoConfig) error {
 	row("late", s.Late, "after the watermark: in bronze only")
 	row("duplicates", s.Duplicates, "dropped by silver")
 	row("dead letters", s.DeadLetters, "in silver.edits_dead_letter")
+	row("sessions", s.Sessions, fmt.Sprintf("of editors, complete; %d more are open until the watermark passes their end", s.OpenSessions))
 	fmt.Fprintf(&b, "\nTables: %s (SQL catalog \"weir\" in catalog.db)\n", c.Data)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -178,7 +179,7 @@ func (v *demoView) show(d *app.Demo) func() {
 		every = 200 * time.Millisecond
 	}
 	done, stopped := make(chan struct{}), make(chan struct{})
-	fmt.Fprintf(v.w, "weir demo: %s → SSE → contract → Kafka (%s) → bronze → silver, in %s\n", v.c, strings.Join(d.Kafka.BootstrapServers, ","), v.c.Data)
+	fmt.Fprintf(v.w, "weir demo: %s → SSE → contract → Kafka (%s) → bronze → silver → sessions, in %s\n", v.c, strings.Join(d.Kafka.BootstrapServers, ","), v.c.Data)
 	go func() {
 		defer close(stopped)
 		t := time.NewTicker(every)
@@ -209,7 +210,7 @@ func (v *demoView) draw(d *app.Demo, every time.Duration) {
 	}
 	v.alerts = nil
 	lines := []string{v.ingestLine(p)}
-	for _, name := range []string{"bronze", "silver"} {
+	for _, name := range []string{"bronze", "silver", "sessions"} {
 		lines = append(lines, v.queryLine(name, p, every))
 	}
 	if v.terminal {
@@ -226,7 +227,7 @@ func (v *demoView) draw(d *app.Demo, every time.Duration) {
 func (v *demoView) ingestLine(p app.DemoProgress) string {
 	s := p.Ingest
 	seen := s.Published + s.DeadLetters + s.Canaries + s.Dropped
-	return fmt.Sprintf("%-7s %s %9d published  %d canaries  %d violations", "ingest", v.bar(seen, p.Frames), s.Published, s.Canaries, s.DeadLetters)
+	return fmt.Sprintf("%-8s %s %9d published  %d canaries  %d violations", "ingest", v.bar(seen, p.Frames), s.Published, s.Canaries, s.DeadLetters)
 }
 
 func (v *demoView) queryLine(name string, p app.DemoProgress, every time.Duration) string {
@@ -237,7 +238,7 @@ func (v *demoView) queryLine(name string, p app.DemoProgress, every time.Duratio
 	keep := max(0, 1-every.Seconds()/rateMemory.Seconds())
 	r.rate = keep*r.rate + (1-keep)*float64(r.in-r.last)/every.Seconds()
 	r.last = r.in
-	line := fmt.Sprintf("%-7s %s %9d rows %7.0f/s  batch %-5d fresh %4d ms", name, v.bar(r.in, p.Ingest.Published), r.out, r.rate, r.batches, r.freshMs)
+	line := fmt.Sprintf("%-8s %s %9d rows %7.0f/s  batch %-5d fresh %4d ms", name, v.bar(r.in, p.Ingest.Published), r.out, r.rate, r.batches, r.freshMs)
 	if name == "silver" {
 		line += fmt.Sprintf("  late %d  dup %d", r.late, r.dup)
 	}
