@@ -25,7 +25,7 @@ func story(tbl *Table, c *movedClock) error {
 			return err
 		}
 	}
-	o := upsert
+	o := byKey
 	o.TxnAppID = "m"
 	if _, err := Merge(ctx, tbl, source([]change{{line{0, "merged", 9, ""}, false}, {line{1, "", 9, ""}, true}, {line{100, "new", 9, ""}, false}}), o); err != nil {
 		return err

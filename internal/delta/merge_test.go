@@ -34,7 +34,7 @@ func source(changes []change) []arrow.RecordBatch {
 	return one(array.NewRecordBatch(arrow.NewSchema(fields, nil), append(slices.Clone(rec.Columns()), b.NewArray()), rec.NumRows()))
 }
 
-var upsert = MergeOptions{Keys: []string{"id"}, OrderBy: []string{"seq"}, DeleteColumn: "deleted"}
+var byKey = MergeOptions{Keys: []string{"id"}, OrderBy: []string{"seq"}, DeleteColumn: "deleted"}
 
 func merge(t *testing.T, tbl *Table, changes []change, o MergeOptions) MergeResult {
 	t.Helper()
@@ -53,7 +53,7 @@ func TestMergeUpdatesInsertsAndDeletesByKey(t *testing.T) {
 	r := merge(t, tbl, []change{
 		{line{2, "old", 2, ""}, false}, {line{2, "new", 5, ""}, false}, {line{2, "late", 3, ""}, false},
 		{line{3, "", 2, ""}, true}, {line{4, "d", 1, ""}, false}, {line{9, "", 1, ""}, true},
-	}, upsert)
+	}, byKey)
 	want := []line{{1, "a", 1, ""}, {2, "new", 5, ""}, {4, "d", 1, ""}, {50, "far", 1, ""}}
 	if got := contents(t, tbl); !slices.Equal(got, want) {
 		t.Fatalf("got %v want %v", got, want)
@@ -76,7 +76,7 @@ func TestMergeRefusesNullKeysAndAppendOnlyTables(t *testing.T) {
 	tbl, _ := localTable(t)
 	create(t, tbl, CreateOptions{Configuration: map[string]string{PropAppendOnly: "true"}})
 	mustAppend(t, tbl, rows(line{1, "a", 1, ""}), AppendOptions{})
-	_, err := Merge(context.Background(), tbl, source([]change{{line{1, "b", 2, ""}, false}}), upsert)
+	_, err := Merge(context.Background(), tbl, source([]change{{line{1, "b", 2, ""}, false}}), byKey)
 	if !failure.Is(err, failure.Config) {
 		t.Fatalf("append-only: %v", err)
 	}
@@ -160,7 +160,7 @@ func replay(t *testing.T, rng *rand.Rand, partitioned, remembered bool) {
 		if b > 0 && rng.IntN(3) == 0 {
 			b -= rng.IntN(b + 1) // the checkpoint was older than the table
 		}
-		opts := upsert
+		opts := byKey
 		if remembered {
 			opts.TxnAppID, opts.TxnVersion = "q", int64(b)
 		}
@@ -178,7 +178,7 @@ func replay(t *testing.T, rng *rand.Rand, partitioned, remembered bool) {
 	shuffled, _ := localTable(t)
 	create(t, shuffled, o)
 	want = model{}
-	opts := upsert
+	opts := byKey
 	opts.IgnoreOlder = true
 	for _, i := range rng.Perm(len(batches)) {
 		var kept []change
@@ -209,7 +209,7 @@ func TestMergesThatRaceEndAsIfOneAfterTheOther(t *testing.T) {
 			mine := openDir(t, dir)
 			var err error
 			for i := range int64(5) {
-				_, e := Merge(context.Background(), mine, source([]change{{line{w, "w", 10 + i, ""}, false}, {line{100 + w*10 + i, "new", 1, ""}, false}}), upsert)
+				_, e := Merge(context.Background(), mine, source([]change{{line{w, "w", 10 + i, ""}, false}, {line{100 + w*10 + i, "new", 1, ""}, false}}), byKey)
 				if e != nil {
 					err = e
 				}

@@ -20,6 +20,9 @@ type Change struct {
 	// Files are appended; none makes a snapshot with the parent's files, which
 	// still moves the head.
 	Files []iceberg.DataFile
+	// Removed are data files of the head that Files replace, rows and all: an
+	// overwrite.
+	Removed []iceberg.DataFile
 	// Properties are set in the same commit.
 	Properties map[string]string
 	// Summary goes into the new snapshot's summary.
@@ -65,6 +68,13 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, ch Change) (*ta
 
 func addSnapshot(ctx context.Context, txn *table.Transaction, base *table.Table, ch Change) error {
 	summary := iceberg.Properties(ch.Summary)
+	if len(ch.Removed) > 0 {
+		err := txn.ReplaceDataFilesWithDataFiles(ctx, ch.Removed, ch.Files, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
+		if err != nil {
+			return fmt.Errorf("replace %d files of %s by %d: %w", len(ch.Removed), Name(base.Identifier()), len(ch.Files), err)
+		}
+		return nil
+	}
 	if len(ch.Files) > 0 {
 		err := txn.AddDataFiles(ctx, ch.Files, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
 		if err != nil {

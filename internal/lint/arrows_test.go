@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"fault":   {},
 	"batch":   {},
 	"event":   {},
+	"upsert":  {"failure"},
 	// The vocabulary of the layers.
 	"marker":   {"batch"},
 	"objstore": {"clock", "failure", "fault", "conformance"}, // the last for objstoretest
@@ -32,14 +33,14 @@ var allowed = map[string][]string{
 	"source":      {"batch", "marker", "failure", "clock"},
 	"sink":        {"batch", "marker", "failure", "clock"},
 	// Operators and the decision do no I/O.
-	"operator":   {"batch", "marker", "event", "failure"},
+	"operator":   {"batch", "marker", "event", "failure", "upsert"},
 	"state":      {"marker", "objstore", "operator", "failure", "clock"},
 	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
 	// Tables.
 	"lake": {"batch", "marker", "failure", "fault", "clock", "objstore/s3"},
 	// Delta: the protocol's reader and writer, and its sink.
-	"delta":             {"lake", "objstore", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
-	"sink/delta":        {"sink", "delta", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
+	"delta":             {"lake", "objstore", "upsert", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
+	"sink/delta":        {"sink", "delta", "upsert", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
 	"lake/datafile":     {"failure", "clock", "batch"},
 	"lake/catalogtest":  {"lake", "failure", "clock", "conformance"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
@@ -47,7 +48,7 @@ var allowed = map[string][]string{
 	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
 	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
-	"sink/iceberg":      {"sink", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
+	"sink/iceberg":      {"sink", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
 	"sink/foreachbatch": {"sink", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	// What the sinks over stores outside share, and those stores.
 	"sink/external":  {"sink", "sink/rowjson", "batch", "marker", "failure"},

@@ -21,22 +21,23 @@ func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, s
 	if err := sink.CheckCommit(s, s.remembered() != nil, "table "+s.Name(), s.opts.Query, p, prev, m); err != nil {
 		return sink.Committed{}, err
 	}
-	adds, err := s.addsOf(staged)
+	c := &committing{s: s, permit: p, prev: prev, staged: staged, m: m}
+	release, err := c.unpack(ctx)
 	if err != nil {
 		return sink.Committed{}, err
 	}
+	defer release()
 	if err := ctx.Err(); err != nil {
 		return sink.Committed{}, err
 	}
 	fault.Reach(s.opts.Query, fault.CommitBefore)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.Limits.CommitDeadline)
 	defer cancel()
-	c := &committing{s: s, permit: p, prev: prev, staged: staged, adds: adds, m: m}
 	r, err := delta.Commit(ctx, s.table, c.build, delta.CommitOptions{
 		Operation: "STREAMING UPDATE", Parameters: parameters(m), Metrics: c.metrics(), Nonce: m.Attempt,
 		Limits: delta.Limits{Errors: s.opts.Limits.Errors, Conflicts: s.opts.Limits.Conflicts},
 		Before: func(*delta.Snapshot) { fault.Reach(s.opts.Query, fault.CommitMetadata) },
-		Info:   func(_ *delta.Snapshot, i *delta.CommitInfo) { i.Weir = c.summary },
+		Info:   func(_ *delta.Snapshot, i *delta.CommitInfo) { c.info(i) },
 	})
 	out := sink.Committed{SnapshotID: r.Version, Found: r.Found, Conflicts: r.Conflicts}
 	switch {
@@ -53,7 +54,33 @@ func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, s
 	}
 	s.reachSwapped()
 	s.dropSidecars(ctx, out.Marker)
+	if s.opts.Upsert != nil {
+		s.dropChanges(ctx, staged, out.Marker)
+	}
 	return out, nil
+}
+
+// unpack makes ready what was staged: files to add, or changes to merge.
+func (c *committing) unpack(ctx context.Context) (release func(), err error) {
+	if c.s.opts.Upsert == nil {
+		c.adds, err = c.s.addsOf(c.staged)
+		return func() {}, err
+	}
+	up, src, err := c.s.merge(ctx, c.staged, c.m)
+	if err != nil {
+		return nil, err
+	}
+	c.merge = up
+	return src.Release, nil
+}
+
+func (c *committing) info(i *delta.CommitInfo) {
+	i.Weir = c.summary
+	if c.merge != nil {
+		reads := false
+		i.IsBlindAppend, i.OperationMetrics = &reads, c.merge.Metrics()
+		i.OperationParameters["outputMode"] = "Update"
+	}
 }
 
 func (s *Sink) reachSwapped() {
@@ -71,6 +98,7 @@ type committing struct {
 	prev   *marker.Marker
 	staged sink.Staged
 	adds   []*delta.Add
+	merge  *delta.Upsert // nil for a sink that appends
 	m      *marker.Marker
 
 	tries   int
@@ -109,9 +137,17 @@ func (c *committing) build(ctx context.Context, snap *delta.Snapshot) ([]delta.A
 	if c.summary, err = c.s.summary(markers, c.m); err != nil {
 		return nil, err
 	}
+	if c.merge != nil {
+		if err := c.merge.On(ctx, snap, snap); err != nil {
+			return nil, retryable(err)
+		}
+	}
 	actions, err := c.s.change(ctx, snap, markers, c.m)
 	if err != nil {
 		return nil, err
+	}
+	if c.merge != nil {
+		return append(actions, c.merge.Actions()...), nil
 	}
 	for _, a := range c.adds {
 		actions = append(actions, delta.Action{Add: a})

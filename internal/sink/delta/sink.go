@@ -16,6 +16,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
+	"github.com/weirlake/weir/internal/upsert"
 )
 
 // Role says which crash point follows the commit.
@@ -83,6 +84,9 @@ type Options struct {
 	PartitionColumns []string
 	// Properties are table properties of a table that this sink makes.
 	Properties map[string]string
+	// Upsert, where set, merges the rows by key in place of appending them. The
+	// records of a stage then have its DeleteColumn after the columns of Arrow.
+	Upsert *upsert.Spec
 	// AddColumns lets a claim add columns of Arrow that an existing table lacks;
 	// they must be allowed to be null.
 	AddColumns bool
@@ -125,6 +129,9 @@ func New(o Options) (*Sink, error) {
 	}
 	if o.Query == "" {
 		return nil, failure.New(failure.Config, "the query that writes to %s has no name", o.Table)
+	}
+	if o.Upsert != nil && len(o.Upsert.Keys) == 0 {
+		return nil, failure.New(failure.Config, "table %s: rows can only be merged by key columns", o.Table)
 	}
 	if strings.HasPrefix(o.AppID, txnPrefix) {
 		return nil, failure.New(failure.Config, "table %s: transaction app id %q: ids that begin with %s are the engine's own", o.Table, o.AppID, txnPrefix)

@@ -24,6 +24,9 @@ func (s *Sink) Stage(ctx context.Context, batchID int64, attempt string) (sink.S
 	if snap == nil {
 		return nil, fmt.Errorf("table %s: stage before claim", s.Name())
 	}
+	if s.opts.Upsert != nil {
+		return s.stageChanges(ctx, batchID, attempt)
+	}
 	w, err := s.table.NewFiles(ctx, snap, delta.FileOptions{
 		Prefix:   fmt.Sprintf("%s-%d-%s-", fileSafe(s.opts.Query), batchID, fileSafe(attempt)),
 		OnFile:   func() { fault.Reach(s.opts.Query, fault.StageFile) },

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/failure"
@@ -36,10 +37,20 @@ func (s *Sink) Commit(ctx context.Context, p sink.Permit, prev *marker.Marker, s
 	defer cancel()
 	ctx = lake.WithMetadataHook(ctx, func() { fault.Reach(s.opts.Query, fault.CommitMetadata) })
 	c := &committing{s: s, permit: p, prev: prev, staged: staged, m: m}
+	if s.opts.Upsert != nil {
+		var err error
+		if c.merge, err = s.merge(ctx, staged, m); err != nil {
+			return sink.Committed{}, err
+		}
+		defer c.merge.src.Release()
+	}
 	for {
 		done, err := c.try(ctx)
 		if done != nil {
 			s.reachSwapped()
+			if c.merge != nil {
+				s.dropChanges(ctx, staged)
+			}
 			return *done, nil
 		}
 		if final := c.final(err); final != nil {
@@ -65,6 +76,7 @@ type committing struct {
 	permit sink.Permit
 	prev   *marker.Marker
 	staged sink.Staged
+	merge  *merging // nil for a sink that appends
 	m      *marker.Marker
 
 	conflicts int
@@ -101,15 +113,7 @@ func (c *committing) try(ctx context.Context) (*sink.Committed, error) {
 		s.remember(t)
 		return &sink.Committed{Marker: found, SnapshotID: snapshotOf(t, found), Found: true, Conflicts: c.conflicts}, nil
 	}
-	files, err := s.dataFiles(ctx, t, c.staged)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkStaged(ctx, t, c.staged); err != nil {
-		c.errors++
-		return nil, err
-	}
-	ch, written, err := s.change(t, c.m, files)
+	ch, written, err := c.change(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +129,26 @@ func (c *committing) try(ctx context.Context) (*sink.Committed, error) {
 	}
 	c.unknown = c.unknown || errors.Is(err, lake.ErrUnknown)
 	return nil, err
+}
+
+// change is what the commit does to t: files that are added, or changes merged.
+func (c *committing) change(ctx context.Context, t *table.Table) (lake.Change, *marker.Marker, error) {
+	var files []iceberg.DataFile
+	var err error
+	if c.merge != nil {
+		err = c.merge.on(ctx, t)
+	} else if files, err = c.s.dataFiles(ctx, t, c.staged); err == nil {
+		err = c.s.checkStaged(ctx, t, c.staged)
+	}
+	if err != nil {
+		c.errors++
+		return lake.Change{}, nil, err
+	}
+	ch, written, err := c.s.change(t, c.m, files)
+	if err == nil && c.merge != nil {
+		err = c.merge.apply(&ch)
+	}
+	return ch, written, err
 }
 
 // judge compares the table's marker with what a commit of ours may follow:

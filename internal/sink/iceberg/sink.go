@@ -16,6 +16,7 @@ import (
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
+	"github.com/weirlake/weir/internal/upsert"
 )
 
 // Role says which crash point follows the swap.
@@ -73,6 +74,9 @@ type Options struct {
 	Role  Role
 	// Arrow is the shape of the records that Stage.Write gets.
 	Arrow *arrow.Schema
+	// Upsert, where set, merges the rows by key in place of appending them. The
+	// records of a stage then have its DeleteColumn after the columns of Arrow.
+	Upsert *upsert.Spec
 	// Schema and Partition are those of the table, where this sink makes it. An
 	// existing table keeps its own partition spec.
 	Schema     *iceberg.Schema
@@ -108,6 +112,8 @@ func New(o Options) (*Sink, error) {
 		return nil, errors.New("an Iceberg sink needs a catalog, a clock and a schema")
 	case len(o.Table) < 2:
 		return nil, failure.New(failure.Config, "table %q has no namespace", lake.Name(o.Table))
+	case o.Upsert != nil && len(o.Upsert.Keys) == 0:
+		return nil, failure.New(failure.Config, "table %s: rows can only be merged by key columns", lake.Name(o.Table))
 	case o.Query == "":
 		return nil, failure.New(failure.Config, "the query that writes to %s has no name", lake.Name(o.Table))
 	}

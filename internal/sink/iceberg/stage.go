@@ -25,6 +25,9 @@ func (s *Sink) Stage(ctx context.Context, batchID int64, attempt string) (sink.S
 	if t == nil {
 		return nil, fmt.Errorf("table %s: stage before claim", s.Name())
 	}
+	if s.opts.Upsert != nil {
+		return s.stageChanges(ctx, t, batchID, attempt)
+	}
 	spec, err := s.spec(ctx, t)
 	if err != nil {
 		return nil, err
