@@ -77,6 +77,22 @@ secure: build tools ## A real Kafka with every log-in, with and without TLS; sec
 dashboards: build ## A real Prometheus evaluates dashboard and alerts over a run (skipped without one)
 	scripts/check-dashboards.sh
 
+.PHONY: mutants
+mutants: ## Break one rule of the protocol after the other; each must be noticed by a named test
+	$(GO) test -count=1 -timeout 30m -v $(TESTFLAGS) ./internal/mutants | grep -E '^ *(---|ok|FAIL)|noticed|up to date|panic'; exit $${PIPESTATUS[0]}
+
+# Random schedules of make simulate, a half on each of two processes.
+SCHEDULES ?= 10000
+
+.PHONY: simulate
+simulate: ## Two writers at every pair of steps, then SCHEDULES=10000 random schedules, from seeds
+	@mkdir -p .cache
+	$(GO) test -c -o .cache/sim.test ./internal/sim
+	.cache/sim.test -test.v -test.timeout 60m -test.run 'TestTwoWriters|TestASeed'
+	half=$$(($(SCHEDULES) / 2)); \
+	.cache/sim.test -test.v -test.timeout 120m -test.run TestARandomSchedule -sim.schedules $$half & first=$$!; \
+	.cache/sim.test -test.v -test.timeout 120m -test.run TestARandomSchedule -sim.schedules $$half -sim.first $$((half + 1)) && wait $$first
+
 .PHONY: race
 race: ## The fast tests under the race detector
 	$(GO) test -short -race -timeout 20m $(TESTFLAGS) ./...

@@ -196,3 +196,18 @@ func TestRebuildReadsTheMarkersSnapshotFromAnEventTimeOn(t *testing.T) {
 		}
 	}
 }
+
+// TestABatchThatBeginsElsewhereThanTheTableStandsIsRefused: the ids would
+// follow each other, the offsets do not.
+func TestABatchThatBeginsElsewhereThanTheTableStandsIsRefused(t *testing.T) {
+	r := claimed(t, lake.CommitHooks{}, iceberg.Options{})
+	staged, m := r.next(t)
+	elsewhere := *r.cur
+	elsewhere.Position = kafkaAt(5)
+	if _, err := r.s.Commit(t.Context(), r.permit, &elsewhere, staged, m); !failure.Is(err, failure.Checkpoint) {
+		t.Fatalf("a batch from offset 5 on a table that stands at 0: %v", err)
+	}
+	if _, err := r.s.Commit(t.Context(), r.permit, r.cur, staged, m); err != nil {
+		t.Fatalf("the batch that follows: %v", err)
+	}
+}
