@@ -292,9 +292,3 @@ func (s *Sink) writeMarker(ctx context.Context, conn *pgx.Conn, m *marker.Marker
 	}
 	return nil
 }
-
-// RebuildScan implements sink.Sink.
-func (s *Sink) RebuildScan(context.Context, *marker.Marker, []string, string, int64, func(arrow.RecordBatch) error) error {
-	return failure.New(failure.Checkpoint, "query %s: the state of its operators is lost, or was made by another transform, and is not rebuilt from %s", s.opts.Query, s.who()).
-		WithHint("restore the checkpoint folder and the transform; or deduplicate into an Iceberg table, from which state is rebuilt, and write to Postgres from a query over it")
-}
