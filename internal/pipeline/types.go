@@ -349,13 +349,13 @@ type Ops struct {
 	ProgressTable string `yaml:"progressTable" weir:"table"`
 	// FlushInterval groups progress rows into one commit.
 	FlushInterval time.Duration `yaml:"flushInterval" weir:"min=100ms"`
-	// JSONL is a file that gets every progress row as a line of JSON.
-	JSONL string `yaml:"jsonl" weir:"path"`
-}
 	// RunsTable and ChecksTable are those of jobs and of checks; empty where there
 	// are none.
 	RunsTable   string `yaml:"runsTable" weir:"table"`
 	ChecksTable string `yaml:"checksTable" weir:"table"`
+	// JSONL is a file that gets every progress row as a line of JSON.
+	JSONL string `yaml:"jsonl" weir:"path"`
+}
 
 // Status is the status page.
 type Status struct {
