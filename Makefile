@@ -40,7 +40,7 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: tools-s3 test catalogs secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test catalogs stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -57,6 +57,14 @@ catalogs: build tools ## Catalogs on a real Postgres, Iceberg's REST server and 
 	WEIR_CONFORMANCE=$(CONFORMANCE) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -p 1 -timeout 60m $(TESTFLAGS) $(CATALOGS)
 	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 60m $(TESTFLAGS) ./tests -run 'Glue|Postgres|REST|Catalog'
 	@cat $(CONFORMANCE)
+
+# Sinks over stores outside, on the real ones: Postgres, Apache Kafka.
+STORES := ./internal/sink/postgres
+
+.PHONY: stores
+stores: build tools ## Sinks outside on real servers, killed in the middle of their commits (Postgres, Kafka)
+	$(GO) test -count=1 -p 1 -timeout 30m $(TESTFLAGS) $(STORES)
+	WEIR_STORES=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run Store
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)

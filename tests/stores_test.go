@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -16,6 +17,14 @@ import (
 
 const rejectedTable = "ops.rejected"
 
+// realStores skips a test of a store outside where `make stores` does not run it.
+func realStores(t *testing.T) {
+	t.Helper()
+	if os.Getenv("WEIR_STORES") == "" {
+		t.Skip("starts real stores outside: run by `make stores` (WEIR_STORES=1)")
+	}
+}
+
 // pgLab is a lab whose silver query writes to a real Postgres, which refuses some
 // of its rows.
 type pgLab struct {
@@ -26,6 +35,7 @@ type pgLab struct {
 
 func newPGLab(t *testing.T, records int, options string) *pgLab {
 	t.Helper()
+	realStores(t)
 	python(t)
 	l := &pgLab{lab: newLab(t, records), server: catalogtest.StartPostgres(t)}
 	l.database = l.server.NewDatabase()
@@ -140,7 +150,7 @@ func (l *pgLab) exactInPostgres() {
 	}
 }
 
-func TestPostgresKilledAtEveryStepIsExactAndRefusedRowsAreSetAsideOnce(t *testing.T) {
+func TestStorePostgresKilledAtEveryStepIsExactAndRefusedRowsAreSetAsideOnce(t *testing.T) {
 	l := newPGLab(t, 1000, "")
 	l.refuse("")
 	for _, point := range []string{
@@ -160,7 +170,7 @@ func TestPostgresKilledAtEveryStepIsExactAndRefusedRowsAreSetAsideOnce(t *testin
 	l.exactInPostgres()
 }
 
-func TestPostgresThatIsKilledWhileAPipelineWritesLosesAndDoublesNothing(t *testing.T) {
+func TestStorePostgresThatIsKilledWhileAPipelineWritesLosesAndDoublesNothing(t *testing.T) {
 	l := newPGLab(t, 1000, ", mode: upsert, keys: [event_id], orderBy: [kafka_offset]")
 	l.refuse(" PRIMARY KEY")
 	p := start(t, nil, "run", l.file)
