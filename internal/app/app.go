@@ -54,6 +54,7 @@ type App struct {
 	// where there is none.
 	ingesters []ingester
 	watch     *watch
+	stopping  stopping
 }
 
 // Open starts what the pipeline needs and builds its queries. Nothing is

@@ -90,6 +90,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	opts.Trigger = engine.Trigger{ProcessingTime: q.Trigger.ProcessingTime, AvailableNow: q.Trigger.AvailableNow, Once: q.Trigger.Once}
 	opts.OnLostCheckpoint = checkpoint.OnLostCheckpoint(q.OnLostCheckpoint)
 	opts.TakeOver = a.opts.TakeOver
+	opts.CommitDeadline = commitDeadline(q)
 	opts.InstanceID = instanceID(dir, q.Name)
 	out := &engine.Query{
 		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,

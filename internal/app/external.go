@@ -16,11 +16,17 @@ import (
 
 // externalSink makes the sink over a store outside. Each kind is a file of its
 // own: what it needs of the pipeline, and the sink made of it.
-func (a *App) externalSink(_ context.Context, q pipeline.Query, shape *arrow.Schema) (sink.Sink, error) {
+func (a *App) externalSink(ctx context.Context, q pipeline.Query, shape *arrow.Schema) (sink.Sink, error) {
 	key, e := q.To.External()
 	switch e := e.(type) {
 	case *pipeline.PostgresSink:
 		return PostgresSink(*e, q.Name, shape, a.opts.Clock)
+	case *pipeline.HTTPSink:
+		return a.httpSink(ctx, q, e, shape)
+	case *pipeline.FileSink:
+		return a.fileSink(ctx, q, e, shape)
+	case *pipeline.ExecSink:
+		return a.execSink(ctx, q, e, shape)
 	}
 	return nil, failure.New(failure.Config, "query %s: this build has no sink %s", q.Name, key)
 }

@@ -49,6 +49,7 @@ func (a *App) RunOnce(ctx context.Context) error {
 // work off what is there, those upstream first, and Run returns.
 func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 	g, gctx := errgroup.WithContext(ctx)
+	defer a.stopping.on(gctx)()
 	for _, n := range a.nodes {
 		n.drain, n.done = make(chan struct{}), make(chan struct{})
 		n.query.Drain = n.drain

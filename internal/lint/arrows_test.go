@@ -50,7 +50,7 @@ var allowed = map[string][]string{
 	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
 	"sink/iceberg":      {"sink", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
-	"sink/foreachbatch": {"sink", "batch", "marker", "failure", "fault", "clock", "objstore"},
+	"sink/foreachbatch": {"sink", "sink/external", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	// What the sinks over stores outside share, and those stores.
 	"sink/external":  {"sink", "sink/rowjson", "batch", "marker", "failure"},
 	"sink/postgres":  {"sink", "sink/external", "sink/rowjson", "batch", "marker", "failure", "fault", "clock"},

@@ -195,6 +195,9 @@ func (l *loader) decode(n ast.Node, v reflect.Value, key string, f *field, depth
 	case map[string]Secret:
 		l.decodeSecrets(n, v.Addr().Interface().(*map[string]Secret), key)
 		return
+	case Command:
+		l.decodeCommand(n, v.Addr().Interface().(*Command), key)
+		return
 	case []string:
 		l.decodeWords(n, v.Addr().Interface().(*[]string), key, f)
 		return

@@ -29,13 +29,20 @@ func (t To) External() (key string, e External) {
 	switch {
 	case t.Postgres != nil:
 		return "postgres", t.Postgres
+	case t.HTTP != nil:
+		return "http", t.HTTP
+	case t.File != nil:
+		return "file", t.File
+	case t.Exec != nil:
+		return "exec", t.Exec
 	}
 	return "", nil
 }
 
 // kinds are the keys of To that are set.
 func (t To) kinds() (out []string) {
-	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil}
+	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil,
+		"http": t.HTTP != nil, "file": t.File != nil, "exec": t.Exec != nil}
 	for _, key := range sinkKeys {
 		if set[key] {
 			out = append(out, key)
@@ -119,4 +126,4 @@ func oneOf(names []string) string {
 }
 
 // sinkKeys are the keys of To, in the order of the documentation.
-var sinkKeys = []string{"iceberg", "delta", "postgres"}
+var sinkKeys = []string{"iceberg", "delta", "postgres", "http", "file", "exec"}

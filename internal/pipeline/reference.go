@@ -88,6 +88,8 @@ func valueWord(f field) string {
 		return "mapping of secrets"
 	case reflect.TypeFor[[]string]():
 		return "list of names"
+	case reflect.TypeFor[Command]():
+		return "text, or list of texts"
 	case reflect.TypeFor[[]PartitionField]():
 		return "list of terms"
 	}

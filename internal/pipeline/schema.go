@@ -92,6 +92,8 @@ func fieldSchema(f field, defs map[string]any) map[string]any {
 		return map[string]any{"type": "object", "additionalProperties": map[string]any{"type": []string{"string", "number", "boolean"}}}
 	case reflect.TypeFor[[]string]():
 		return anyOf(map[string]any{"type": "string", "minLength": 1}, map[string]any{"type": "array", "items": text, "minItems": 1})
+	case reflect.TypeFor[Command]():
+		return anyOf(map[string]any{"type": "string", "minLength": 1}, map[string]any{"type": "array", "items": text, "minItems": 1})
 	case reflect.TypeFor[[]PartitionField]():
 		return map[string]any{"type": "array", "items": text}
 	case reflect.TypeFor[Secret]():

@@ -272,6 +272,9 @@ type To struct {
 	Delta   *DeltaSink   `yaml:"delta"`
 	// Stores outside: see External.
 	Postgres *PostgresSink `yaml:"postgres"`
+	HTTP     *HTTPSink     `yaml:"http"`
+	File     *FileSink     `yaml:"file"`
+	Exec     *ExecSink     `yaml:"exec"`
 }
 
 // Table is the name of the table: namespace.table, or the location of a Delta

@@ -47,6 +47,9 @@ type Options struct {
 	// its rows in memory.
 	FileBytes int64
 	Clock     clock.Clock
+	// Probe, if set, refuses a store that does not create once; it is asked before
+	// a claim.
+	Probe func(ctx context.Context) error
 }
 
 // Sink drops the files of one query into a folder.
@@ -164,6 +167,11 @@ func (s *Sink) leftovers(ctx context.Context) (string, error) {
 // Claim implements sink.Sink: an entry of its own, after the one that want was
 // read from. A batch that an earlier run committed becomes wholly visible first.
 func (s *Sink) Claim(ctx context.Context, want sink.Facts, m *marker.Marker) (sink.Permit, bool, error) {
+	if s.opts.Probe != nil {
+		if err := s.opts.Probe(ctx); err != nil {
+			return sink.Permit{}, false, err
+		}
+	}
 	head, _ := want.Handle.(*entry)
 	base := int64(0)
 	if head != nil {
