@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -24,6 +25,7 @@ type rowAt struct {
 	partition int32
 	offset    int64
 	id        string
+	topic     string // empty is the fixture's own
 }
 
 // fixture is a lake and a broker, made with other people's code.
@@ -151,7 +153,7 @@ func (f *fixture) append(tbl *table.Table, summary iceberg.Properties, rows ...r
 		for i, field := range schema.Fields() {
 			switch field.Name {
 			case "topic":
-				b.Field(i).(*array.StringBuilder).Append(topic)
+				b.Field(i).(*array.StringBuilder).Append(cmp.Or(r.topic, topic))
 			case "event_id":
 				b.Field(i).(*array.StringBuilder).Append(r.id)
 			case "partition", "kafka_partition":
@@ -202,7 +204,7 @@ func reached(next ...int64) iceberg.Properties {
 func span0(partition int32, from, to int64) []rowAt {
 	var out []rowAt
 	for o := from; o < to; o++ {
-		out = append(out, rowAt{partition, o, fmt.Sprintf("id-%d-%d", partition, o)})
+		out = append(out, rowAt{partition: partition, offset: o, id: fmt.Sprintf("id-%d-%d", partition, o)})
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -43,6 +44,14 @@ type Config struct {
 type TableConfig struct {
 	Name  string
 	Topic string
+	// Topics and TopicPattern stand in place of Topic where a table holds several;
+	// each gets a report of its own. The pattern has to match a whole name.
+	Topics       []string
+	TopicPattern string
+	// Parsed is set for a table that a query with parse fills from Kafka itself: at
+	// most one row per record. It is judged by the counts of its batches, and by
+	// places where it has the columns.
+	Parsed bool
 	// Delta is the folder of a Delta table; empty finds an Iceberg table in the
 	// catalog.
 	Delta   string
@@ -61,7 +70,13 @@ type TableConfig struct {
 	StartsLater bool
 	// End is an explicit end per partition; nil takes the table's own.
 	End map[int32]int64
+	// several is set where the topic is one of several: then a topic that the
+	// table's position does not name is one that no batch has read yet.
+	several bool
 }
+
+// key names a report: a table, and the topic where it has several.
+func (c TableConfig) key() string { return c.Name + "\x00" + c.Topic }
 
 // Columns are the names of the columns that place a row in Kafka. Empty names
 // take Weir's own; a table without the topic column holds one topic.
@@ -91,21 +106,24 @@ func (c Config) Validate() error {
 	if len(c.Tables) == 0 {
 		errs = append(errs, errors.New("no tables"))
 	}
-	names := map[string]TableConfig{}
+	names, keys := map[string]TableConfig{}, map[string]bool{}
 	for _, t := range c.Tables {
-		if _, twice := names[t.Name]; twice {
+		if keys[t.key()] {
 			errs = append(errs, fmt.Errorf("table %s is named twice", t.Name))
 		}
-		names[t.Name] = t
+		names[t.Name], keys[t.key()] = t, true
+		if _, err := regexp.Compile(t.TopicPattern); err != nil {
+			errs = append(errs, fmt.Errorf("table %s: topic pattern: %w", t.Name, err))
+		}
 	}
 	for _, t := range c.Tables {
 		up, ok := names[t.Upstream]
 		switch {
-		case t.Upstream == "" && t.Topic == "":
+		case t.Upstream == "" && t.Topic == "" && len(t.Topics) == 0 && t.TopicPattern == "":
 			errs = append(errs, fmt.Errorf("table %s has neither a topic nor an upstream table", t.Name))
 		case t.Upstream != "" && !ok:
 			errs = append(errs, fmt.Errorf("table %s reads %s, which is not among the tables", t.Name, t.Upstream))
-		case t.Upstream != "" && up.Upstream != "" && (t.Groups == nil || up.Groups != nil):
+		case t.Upstream != "" && (up.Parsed || (up.Upstream != "" && (t.Groups == nil || up.Groups != nil))):
 			errs = append(errs, fmt.Errorf("table %s reads %s, which does not read Kafka itself", t.Name, t.Upstream))
 		}
 	}
@@ -142,7 +160,7 @@ type run struct {
 	kafka *Kafka
 	// pinned are the metadata files of this attempt.
 	pinned map[string]*metadata
-	// offsets are what was read of each Kafka-fed table, by table name.
+	// offsets and ends are what was read of each Kafka-fed table, by its key.
 	offsets map[string]*tableOffsets
 	ends    map[string]map[int32]int64
 }
@@ -164,6 +182,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	defer k.Close()
+	if cfg.Tables, err = (&run{cfg: cfg, kafka: k, pinned: map[string]*metadata{}}).expand(ctx); err != nil {
+		return nil, err
+	}
 	for attempt := 1; ; attempt++ {
 		r := &run{cfg: cfg, kafka: k, pinned: map[string]*metadata{}, offsets: map[string]*tableOffsets{}, ends: map[string]map[int32]int64{}}
 		report, err := r.once(ctx)
@@ -198,15 +219,17 @@ func (r *run) once(ctx context.Context) (*Report, error) {
 	byName := map[string]*TableReport{}
 	for _, t := range order {
 		rep := &TableReport{Table: t.Name, Topic: t.Topic, Missing: []Range{}, Extra: []Range{}, FilesLiveTwice: []string{}, FilesMissing: []string{}}
-		byName[t.Name] = rep
+		byName[t.key()] = rep
 		var err error
 		switch {
-		case t.Upstream == "":
-			err = r.auditKafkaTable(ctx, t, rep)
 		case t.Groups != nil:
 			err = r.auditGroups(ctx, t, rep)
-		default:
+		case t.Upstream != "":
 			err = r.auditSilver(ctx, t, rep)
+		case t.Parsed:
+			err = r.auditParsed(ctx, t, rep)
+		default:
+			err = r.auditKafkaTable(ctx, t, rep)
 		}
 		var del *deleteFileError
 		if errors.As(err, &del) {
@@ -219,7 +242,7 @@ func (r *run) once(ctx context.Context) (*Report, error) {
 	}
 	report := &Report{}
 	for _, t := range r.cfg.Tables {
-		report.Tables = append(report.Tables, byName[t.Name])
+		report.Tables = append(report.Tables, byName[t.key()])
 	}
 	return report, nil
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -14,7 +15,6 @@ import (
 // upstream, no event id and no offset twice, and the counts of its batches add
 // up to the rows that are there.
 func (r *run) auditSilver(ctx context.Context, t TableConfig, rep *TableReport) error {
-	up := r.offsets[t.Upstream]
 	s := &SilverReport{Upstream: t.Upstream}
 	rep.Silver = s
 	m := r.pinned[t.Name]
@@ -24,10 +24,14 @@ func (r *run) auditSilver(ctx context.Context, t TableConfig, rep *TableReport) 
 	}
 	rep.describe(m)
 	topic := t.Topic
-	for _, u := range r.cfg.Tables {
-		if u.Name == t.Upstream && topic == "" {
-			topic = u.Topic
-		}
+	ups := r.upstreams(t.Upstream)
+	if len(ups) > 1 {
+		return r.auditSilverOfTopics(ctx, t, m, ups, rep)
+	}
+	var up *tableOffsets
+	upEnds := map[int32]int64{}
+	for _, u := range ups {
+		up, upEnds, topic = r.offsets[u.key()], r.ends[u.key()], cmp.Or(topic, u.Topic)
 	}
 	rep.Topic = topic
 	e, err := m.end(topic)
@@ -38,7 +42,7 @@ func (r *run) auditSilver(ctx context.Context, t TableConfig, rep *TableReport) 
 		e.offsets, e.source = t.End, endExplicit
 	}
 	if e.source == "" {
-		e.offsets, e.source = r.ends[t.Upstream], endLog
+		e.offsets, e.source = upEnds, endLog
 	}
 	rep.End, rep.EndSource = e.offsets, e.source
 	held, err := r.countSilver(ctx, m, t.columns(), rep)
@@ -169,10 +173,10 @@ func (r *run) balance(ctx context.Context, t TableConfig, m *metadata, rep *Tabl
 	switch {
 	case streamInput < b.ExpectedInput && !t.StartsLater:
 		b.Balanced = false
-		rep.mismatch("the batches read %d rows of %s, which holds %d below the same position", streamInput, t.Upstream, b.ExpectedInput)
+		rep.mismatch("the batches read %d rows of %s, which holds %d below the same position", streamInput, t.above(), b.ExpectedInput)
 	case streamInput > b.ExpectedInput:
 		rep.note("the batches read %d rows of %s, which now holds %d below that position: deleted since, or read twice",
-			streamInput, t.Upstream, b.ExpectedInput)
+			streamInput, t.above(), b.ExpectedInput)
 	}
 	if s.DeadLetterRows != nil && *s.DeadLetterRows != b.DeadLettered {
 		b.Balanced = false

@@ -69,7 +69,7 @@ func TestAnEventIDThatIsThereTwiceIsCountedAndNamed(t *testing.T) {
 }
 
 func TestASilverRowWithoutItsBronzeRowIsExtra(t *testing.T) {
-	f := silverFixture(t, counters{Read: 40, Emitted: 20, Filtered: 20}, append(span0(0, 0, 19), rowAt{1, 7, "x"})...)
+	f := silverFixture(t, counters{Read: 40, Emitted: 20, Filtered: 20}, append(span0(0, 0, 19), rowAt{partition: 1, offset: 7, id: "x"})...)
 	expect(t, f.auditSilver(), Mismatch, nil, []Range{{1, 7, 8, ReasonNotAbove}, {1, 7, 8, ReasonBeyondEnd}})
 }
 

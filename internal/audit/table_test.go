@@ -132,7 +132,7 @@ func TestTransactionMarkersAndAbortedRecordsAreHoles(t *testing.T) {
 	f.transaction(0, 2, true)  // 8 9, marker 10
 	tbl := f.create("bronze.r", bronzeSchema)
 	// Offset 5 was aborted and must not be in the table.
-	f.append(tbl, reached(11), append(span0(0, 0, 3), rowAt{0, 5, ""}, rowAt{0, 8, ""}, rowAt{0, 9, ""})...)
+	f.append(tbl, reached(11), append(span0(0, 0, 3), rowAt{partition: 0, offset: 5, id: ""}, rowAt{partition: 0, offset: 8, id: ""}, rowAt{partition: 0, offset: 9, id: ""})...)
 	rep := f.auditBronze()
 	expect(t, rep, Mismatch, nil, []Range{{0, 5, 6, ReasonNotInKafka}})
 	if rep.KafkaRecords != 5 {

@@ -168,11 +168,13 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 				t.Groups, t.Columns = app.AuditGroups(q)
 			}
 			t.StartsLater = q.From.Table.StartingOffsets.Mode == pipeline.Latest
-		case len(q.From.Kafka.Topics) == 1:
-			t.Topic = q.From.Kafka.Topics[0]
-			t.StartsLater = q.From.Kafka.StartingOffsets.Mode != pipeline.Earliest
 		default:
-			return audit.Config{}, failure.New(failure.Config, "query %s reads several topics: audit its table with --table and --topic, one topic at a time", q.Name)
+			k := q.From.Kafka
+			t.Topics, t.TopicPattern = k.Topics, k.TopicPattern
+			t.StartsLater = k.StartingOffsets.Mode != pipeline.Earliest || k.StartingTimestamp != nil || k.StartingOffsetsByTimestamp != nil
+			if q.Parse != nil {
+				t.Parsed, t.Columns = true, placeColumns(q.Parse)
+			}
 		}
 		cfg.Tables = append(cfg.Tables, t)
 	}
@@ -180,6 +182,22 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		return audit.Config{}, failure.New(failure.Config, "%s has no queries, so no tables", filepath.Base(p.File))
 	}
 	return cfg, nil
+}
+
+// placeColumns are the columns that say which record a row is, as a query that
+// reads Kafka itself names them.
+func placeColumns(p *pipeline.Parse) (c audit.Columns) {
+	for _, col := range p.Columns {
+		switch col.Source {
+		case pipeline.SourceTopic:
+			c.Topic = col.Name
+		case pipeline.SourcePartition:
+			c.Partition = col.Name
+		case pipeline.SourceOffset:
+			c.Offset = col.Name
+		}
+	}
+	return c
 }
 
 // auditCatalog is the catalog as the audit asks it, by itself.
