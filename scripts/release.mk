@@ -7,3 +7,13 @@ release: ## Archives, .deb and .rpm for linux amd64 and arm64, checksums, SBOM: 
 .PHONY: check-release
 check-release: ## Try what `make release` built: unpack, install into a folder, run, build again and compare
 	scripts/check-release.sh --again
+
+.PHONY: deploy-check
+deploy-check: build tools tools-s3 ## Lint image, compose file and chart; run what they run, outside of containers
+	$$(dirname $$(scripts/venv.sh hadolint))/hadolint deploy/docker/Dockerfile
+	WEIR_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 15m $(TESTFLAGS) ./tests -run 'ComposeFile|TheImage'
+	WEIR_BIN=$(CURDIR)/$(BIN) scripts/check-chart.sh
+
+.PHONY: vulncheck
+vulncheck: ## Known vulnerabilities in what is linked (skipped, with the reason, where the database cannot be reached)
+	scripts/vulncheck.sh

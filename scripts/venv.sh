@@ -7,7 +7,7 @@
 #   scripts/venv.sh          PyIceberg, DuckDB, delta-rs: tests/readers/requirements.txt
 #   scripts/venv.sh duckdb   an older DuckDB, for which there is an Iceberg extension on PyPI
 #   scripts/venv.sh spark    PySpark (0.4 GB)
-#   scripts/venv.sh zig | hadolint | dagster | airflow | peers
+#   scripts/venv.sh zig | hadolint | chart | dagster | airflow | peers
 #                            what packaging, examples and the benchmark of peers use
 #   scripts/venv.sh moto     an emulation of AWS Glue and S3 (scripts/moto.sh), and PyIceberg to read from it
 #
@@ -28,13 +28,14 @@ case "$name" in
   spark) modules='pyspark' ;;
   zig) modules='ziglang' ;;
   hadolint) modules='sys' ;;
+  chart) modules='kubernetes_validate, yaml' ;;
   dagster) modules='dagster' ;;
   airflow) modules='airflow' ;;
   peers) modules='confluent_kafka, pyarrow, pyiceberg.catalog.sql' ;;
   moto) modules='moto.server, moto.glue.models, moto.s3.models, pyiceberg.catalog.glue' ;;
   *) echo "venv.sh: no environment $name" >&2; exit 2 ;;
 esac
-case "$name" in zig | hadolint | dagster | airflow | peers) requirements=$root/scripts/requirements/$name.txt ;; esac
+case "$name" in zig | hadolint | chart | dagster | airflow | peers) requirements=$root/scripts/requirements/$name.txt ;; esac
 python=${PYTHON:-python3}
 
 die() { local code=$1; shift; echo "venv.sh: $*" >&2; exit "$code"; }
