@@ -30,7 +30,7 @@ func CheckReads(statement string) error {
 	if reads[k] {
 		return nil
 	}
-	return failure.New(failure.Config, "weir sql only reads: %s is not a query", strings.ToUpper(firstWord(statement))).
+	return failure.New(failure.Config, "weir sql only reads, and %s does not begin a query", strings.ToUpper(firstWord(statement))).
 		WithHint("write tables with the queries of a pipeline file, or with gold models")
 }
 

@@ -69,6 +69,13 @@ const (
 )
 
 // Point describes one crash point.
+// The crash points of a scheduled job (package schedule's doc.go).
+const (
+	JobBegun    = "job.begun"
+	JobDone     = "job.done"
+	JobRecorded = "job.recorded"
+)
+
 type Point struct {
 	Name string
 	Step string // the protocol step that it belongs to
@@ -108,6 +115,9 @@ func Points() []Point {
 		{GoldPublished, "gold", "one model's table holds its new rows"},
 		{GoldKept, "gold", "the DuckDB file is in place"},
 	}
+		{JobBegun, "job", "the run is open in the runs table's record"},
+		{JobDone, "job", "the work is done, the run still open"},
+		{JobRecorded, "job", "the run's row is in the table"},
 }
 
 // armed is the parsed WEIR_CRASH_AT.

@@ -86,7 +86,9 @@ var allowed = map[string][]string{
 	"duck/link": {},
 	"duck":      {"failure", "clock", "lake"},
 	"gold":      {"failure", "fault", "clock", "lake", "lake/datafile", "duck"},
-	"schedule":  {"failure", "fault", "clock", "lake", "lake/datafile", "duck"},
+	"opstable":  {"failure", "clock", "lake", "lake/datafile", "batch"},
+	"schedule":  {"failure", "fault", "clock", "lake", "opstable"},
+	"check":     {"failure", "clock", "lake", "lake/scan", "opstable", "batch", "duck", "gold", "pipeline"},
 	// Helpers of tests.
 	"conformance": {},
 	"kafkatest":   {"failure", "clock"},
