@@ -3,7 +3,8 @@
 //
 // WEIR_CRASH_AT=<point>:<n> makes the process SIGKILL itself the n-th time it
 // reaches the point. WEIR_CRASH_AT=<point>:<n>:hold makes it report the point
-// and block for ever, so that another process kills it. A point may be
+// and block for ever, so that another process kills it, and with :stop it
+// suspends itself (SIGSTOP) until another process sends SIGCONT. A point may be
 // qualified by the query (or "ingest") that is to reach it:
 // silver/commit.swapped:2. The report is one line on standard error,
 //
@@ -68,7 +69,6 @@ const (
 	GoldKept      = "gold.kept"
 )
 
-// Point describes one crash point.
 // The crash points of a scheduled job (package schedule's doc.go).
 const (
 	JobBegun    = "job.begun"
@@ -76,6 +76,7 @@ const (
 	JobRecorded = "job.recorded"
 )
 
+// Point describes one crash point.
 type Point struct {
 	Name string
 	Step string // the protocol step that it belongs to
@@ -114,10 +115,10 @@ func Points() []Point {
 		{GoldStaged, "gold", "one model's data files are durable, unreferenced"},
 		{GoldPublished, "gold", "one model's table holds its new rows"},
 		{GoldKept, "gold", "the DuckDB file is in place"},
-	}
 		{JobBegun, "job", "the run is open in the runs table's record"},
 		{JobDone, "job", "the work is done, the run still open"},
 		{JobRecorded, "job", "the run's row is in the table"},
+	}
 }
 
 // armed is the parsed WEIR_CRASH_AT.
@@ -126,6 +127,7 @@ type armed struct {
 	point string
 	n     int
 	hold  bool
+	stop  bool
 }
 
 var (
@@ -144,7 +146,7 @@ func Parse(v string) error {
 func parse(v string) (*armed, error) {
 	parts := strings.Split(v, ":")
 	if len(parts) < 2 || len(parts) > 3 {
-		return nil, fmt.Errorf("WEIR_CRASH_AT=%q: want [scope/]point:n or [scope/]point:n:hold", v)
+		return nil, fmt.Errorf("WEIR_CRASH_AT=%q: want [scope/]point:n, [scope/]point:n:hold or [scope/]point:n:stop", v)
 	}
 	n, err := strconv.Atoi(parts[1])
 	if err != nil || n < 1 {
@@ -162,10 +164,10 @@ func parse(v string) (*armed, error) {
 		return nil, fmt.Errorf("WEIR_CRASH_AT=%q: no crash point %q (weir prove --list-crash-points)", v, a.point)
 	}
 	if len(parts) == 3 {
-		if parts[2] != "hold" {
-			return nil, fmt.Errorf("WEIR_CRASH_AT=%q: the third part can only be \"hold\"", v)
+		a.hold, a.stop = parts[2] == "hold", parts[2] == "stop"
+		if !a.hold && !a.stop {
+			return nil, fmt.Errorf("WEIR_CRASH_AT=%q: the third part can only be \"hold\" or \"stop\"", v)
 		}
-		a.hold = true
 	}
 	return a, nil
 }
@@ -202,6 +204,10 @@ func Reach(scope, point string) {
 	}
 	if plan.hold {
 		select {}
+	}
+	if plan.stop {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}

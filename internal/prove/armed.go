@@ -20,12 +20,22 @@ const (
 // it stands there, the n-th time; point is qualified by query or "ingest".
 // Where it never does, there is no process and why says how it ended.
 func (e *Env) hold(ctx context.Context, point string, n int, args ...string) (p *process, why string, err error) {
+	return e.standsAt(ctx, "hold", point, n, args...)
+}
+
+// suspend is hold with a process that suspends itself (SIGSTOP) at the point: it
+// goes on there when it is sent SIGCONT.
+func (e *Env) suspend(ctx context.Context, point string, n int, args ...string) (p *process, why string, err error) {
+	return e.standsAt(ctx, "stop", point, n, args...)
+}
+
+func (e *Env) standsAt(ctx context.Context, how, point string, n int, args ...string) (p *process, why string, err error) {
 	report := e.path("crash-report")
 	if err := os.Remove(report); err != nil && !os.IsNotExist(err) {
 		return nil, "", err
 	}
-	env := []string{fmt.Sprintf("WEIR_CRASH_AT=%s:%d:hold", point, n), "WEIR_CRASH_REPORT=" + report}
-	p, err = e.start("weir "+args[0]+", held at "+point, env, args...)
+	env := []string{fmt.Sprintf("WEIR_CRASH_AT=%s:%d:%s", point, n, how), "WEIR_CRASH_REPORT=" + report}
+	p, err = e.start("weir "+args[0]+" until "+point, env, args...)
 	if err != nil {
 		return nil, "", err
 	}

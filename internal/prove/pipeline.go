@@ -35,6 +35,9 @@ type setup struct {
 	Ingest string
 	// Delivery of ingestion.
 	Delivery string
+	// Checkpoints and File are other names than the usual ones, for a second
+	// instance.
+	Checkpoints, File string
 	// OnLost is onLostCheckpoint of every query.
 	OnLost string
 }
@@ -71,7 +74,7 @@ status: {listen: none}
 const queriesFile = `name: {{.Name}}
 catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
 warehouse: {{q (print .Dir "/warehouse")}}
-checkpointLocation: {{q (print .Dir "/checkpoints")}}
+checkpointLocation: {{q .Checkpoints}}
 kafka:
   bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
 queries:
@@ -135,6 +138,12 @@ func (s setup) write() error {
 	name, path := "queries", filepath.Join(s.Dir, queriesFileName)
 	if s.Ingest != "" {
 		name, path = "ingest", filepath.Join(s.Dir, ingestFileName)
+	}
+	if s.Checkpoints == "" {
+		s.Checkpoints = filepath.Join(s.Dir, "checkpoints")
+	}
+	if s.File != "" {
+		path = filepath.Join(s.Dir, s.File)
 	}
 	if s.OnLost == "" {
 		s.OnLost = pipeline.OnLostAdopt

@@ -10,7 +10,7 @@ import (
 
 const (
 	workLoops      = 2 // of the sample, each time that something is published
-	workPublished  = 2 // how often at most
+	workPublished  = 4 // how often at most
 	workDuplicates = 50
 	workBroken     = 10
 	workPartitions = 2
