@@ -56,6 +56,8 @@ type App struct {
 	watch     *watch
 	stopping  stopping
 }
+	jobs      *jobs // nil where the file has none
+	jobsOff   bool  // the jobs are not run beside the queries
 
 // Open starts what the pipeline needs and builds its queries. Nothing is
 // claimed or read before Run.
@@ -82,6 +84,9 @@ func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err err
 	}
 	return a, a.probeCheckpoints(ctx)
 }
+	if err := a.openJobs(); err != nil {
+		return nil, err
+	}
 
 func (a *App) fillOptions() {
 	if a.opts.Clock == nil {

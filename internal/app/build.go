@@ -102,6 +102,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	signal := a.notifierOf(q.To.Table())
 	out.OnProgress = func(p engine.Progress) {
 		signal.signal()
+		a.jobsCommitted(p)
 		if a.opts.OnProgress != nil {
 			a.opts.OnProgress(p)
 		}

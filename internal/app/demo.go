@@ -217,8 +217,12 @@ func (d *Demo) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+	d.jobsOff = d.cfg.Once // then they run once, when everything is there
 	g.Go(func() error { return d.App.Run(gctx, drained) })
 	err := g.Wait()
+	if err == nil && d.cfg.Once && ctx.Err() == nil {
+		err = d.runJobsOnce(ctx)
+	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return nil //nolint:nilerr // the stop that was asked for is a clean end
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/check"
 	"github.com/weirlake/weir/internal/event"
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -44,6 +45,49 @@ type DemoSummary struct {
 	Sessions       int64   `json:"sessions"`
 	OpenSessions   int64   `json:"open_sessions"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
+	// Gold is what the marts came to, Checks how many checks passed; both are left
+	// out where the jobs did not run (a build without DuckDB).
+	Gold   []DemoMart  `json:"gold,omitempty"`
+	Checks *DemoChecks `json:"checks,omitempty"`
+}
+
+// DemoMart is one table of gold.
+type DemoMart struct {
+	Table string `json:"table"`
+	Rows  int64  `json:"rows"`
+	State string `json:"state"`
+}
+
+// DemoChecks counts the checks by what they found.
+type DemoChecks struct {
+	Passed int `json:"passed"`
+	Warned int `json:"warned"`
+	Failed int `json:"failed"`
+}
+
+// addJobs adds what the jobs came to.
+func (s *DemoSummary) addJobs(j JobsStatus) {
+	if j.Gold != nil {
+		for _, m := range j.Gold.Models {
+			if m.Table != "" {
+				s.Gold = append(s.Gold, DemoMart{Table: m.Table, Rows: m.Rows, State: m.State})
+			}
+		}
+	}
+	if j.CheckedAt == nil {
+		return
+	}
+	s.Checks = &DemoChecks{}
+	for _, r := range j.Checks {
+		switch r.Status {
+		case check.Passed:
+			s.Checks.Passed++
+		case check.Warned:
+			s.Checks.Warned++
+		default:
+			s.Checks.Failed++
+		}
+	}
 }
 
 // Summary counts every layer with the audit's own readers and compares it with
@@ -73,6 +117,7 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 		ContractViolations: int64(len(dead.values)), KafkaRecords: topic.records,
 		ElapsedSeconds: d.Elapsed().Seconds(),
 	}
+	s.addJobs(d.JobsStatus())
 	for table, rows := range map[string]*int64{demoBronze: &s.BronzeRows, demoSilver: &s.SilverRows, demoDeadLetter: &s.DeadLetters} {
 		h, err := audit.Peek(ctx, catalog, nil, table)
 		if err != nil {

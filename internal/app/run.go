@@ -38,6 +38,7 @@ func (a *App) RunOnce(ctx context.Context) error {
 	for _, n := range a.nodes {
 		n.query.Options.Trigger = engine.Trigger{}
 	}
+	a.jobsOff = true
 	drained := make(chan struct{})
 	close(drained)
 	return a.Run(ctx, drained)
@@ -61,7 +62,12 @@ func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 	finished := make(chan struct{})
 	var waiter sync.WaitGroup
 	waiter.Go(func() { a.drainLevels(gctx, drained, finished) })
+	jobsCtx, stopJobs := context.WithCancel(ctx)
+	if !a.jobsOff {
+		waiter.Go(func() { a.runJobs(jobsCtx) })
+	}
 	err := g.Wait()
+	stopJobs()
 	close(finished)
 	waiter.Wait()
 	if flushErr := a.flush(context.WithoutCancel(ctx)); err == nil {

@@ -109,6 +109,12 @@ func writeDemoSummary(w io.Writer, s *app.DemoSummary, c app.DemoConfig) error {
 	row("late", s.Late, "after the watermark: in bronze only")
 	row("duplicates", s.Duplicates, "dropped by silver")
 	row("dead letters", s.DeadLetters, "in silver.edits_dead_letter")
+	for _, m := range s.Gold {
+		row(m.Table, m.Rows, "mart, "+m.State)
+	}
+	if c := s.Checks; c != nil {
+		row("checks passed", int64(c.Passed), fmt.Sprintf("%d warned, %d failed: ops.checks", c.Warned, c.Failed))
+	}
 	row("sessions", s.Sessions, fmt.Sprintf("of editors, complete; %d more are open until the watermark passes their end", s.OpenSessions))
 	fmt.Fprintf(&b, "\nTables: %s (SQL catalog \"weir\" in catalog.db)\n", c.Data)
 	_, err := io.WriteString(w, b.String())

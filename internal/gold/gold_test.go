@@ -75,6 +75,16 @@ func TestTheShippedModelsArePublishedWithTheirInputsAndSkippedUntilTheseChange(t
 			t.Errorf("%s was not skipped: %+v", name, m)
 		}
 	}
+	tbl, err := w.c.LoadTable(context.Background(), ident(t, "silver.edits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.c.Commit(context.Background(), tbl, lake.Change{}); err != nil { // as a claim does
+		t.Fatal(err)
+	}
+	if _, got = w.run(g, nil); got["top_pages"].State != StateSkipped {
+		t.Errorf("a snapshot without rows is news: %+v", got["top_pages"])
+	}
 	w.add("silver.edits", edits, batchOf(r, 1, 50))
 	_, got = w.run(g, nil)
 	if m := got["edits_per_minute"]; m.State != StatePublished || m.Mode != "incremental" {

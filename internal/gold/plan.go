@@ -42,6 +42,35 @@ type InRef struct {
 	UUID       string `json:"uuid"`
 	SnapshotID int64  `json:"snapshot_id"`
 	Sequence   int64  `json:"sequence"`
+	// Rows is the snapshot that the rows are from: those after it added none
+	// (a claim, a batch without rows).
+	Rows int64 `json:"rows,omitempty"`
+}
+
+// same reports whether two reads of an input gave the same rows.
+func (a InRef) same(b InRef) bool {
+	return a.UUID == b.UUID && (a.SnapshotID == b.SnapshotID || (a.Rows != 0 && a.Rows == b.Rows))
+}
+
+// rowsOf is the newest snapshot at or below s that changed rows.
+func rowsOf(t *table.Table, s *table.Snapshot) int64 {
+	for s.Summary != nil && s.ParentSnapshotID != nil {
+		switch s.Summary.Operation {
+		case table.OpAppend:
+			if n := s.Summary.Properties["added-records"]; n != "" && n != "0" {
+				return s.SnapshotID
+			}
+		case table.OpReplace: // compaction
+		default:
+			return s.SnapshotID
+		}
+		parent := t.SnapshotByID(*s.ParentSnapshotID)
+		if parent == nil || parent.SequenceNumber >= s.SequenceNumber {
+			break
+		}
+		s = parent
+	}
+	return s.SnapshotID
 }
 
 // RecordOf is the record in a table's properties, nil where there is none.
@@ -137,7 +166,7 @@ func (r *run) planOf(m *Model, t *target) plan {
 		return plan{planFull, "somebody else changed the table"}
 	}
 	now := r.refs(m)
-	if maps.Equal(now, t.record.Inputs) {
+	if maps.EqualFunc(now, t.record.Inputs, InRef.same) {
 		return plan{planSkip, "no input changed"}
 	}
 	if m.Config.Materialized != Incremental {
@@ -161,7 +190,7 @@ func (r *run) refs(m *Model) map[string]InRef {
 		}
 		ref := InRef{UUID: p.Table.Metadata().TableUUID().String(), SnapshotID: p.Snapshot}
 		if s := p.Table.SnapshotByID(p.Snapshot); s != nil {
-			ref.Sequence = s.SequenceNumber
+			ref.Sequence, ref.Rows = s.SequenceNumber, rowsOf(p.Table, s)
 		}
 		out[k.String()] = ref
 	}
