@@ -54,10 +54,10 @@ type App struct {
 	// where there is none.
 	ingesters []ingester
 	watch     *watch
-	stopping  stopping
-}
 	jobs      *jobs // nil where the file has none
 	jobsOff   bool  // the jobs are not run beside the queries
+	stopping  stopping
+}
 
 // Open starts what the pipeline needs and builds its queries. Nothing is
 // claimed or read before Run.
@@ -82,11 +82,11 @@ func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err err
 	if err := a.buildQueries(ctx); err != nil {
 		return nil, err
 	}
-	return a, a.probeCheckpoints(ctx)
-}
 	if err := a.openJobs(); err != nil {
 		return nil, err
 	}
+	return a, a.probeCheckpoints(ctx)
+}
 
 func (a *App) fillOptions() {
 	if a.opts.Clock == nil {
