@@ -17,3 +17,8 @@ deploy-check: build tools tools-s3 ## Lint image, compose file and chart; run wh
 .PHONY: vulncheck
 vulncheck: ## Known vulnerabilities in what is linked (skipped, with the reason, where the database cannot be reached)
 	scripts/vulncheck.sh
+
+.PHONY: orchestrators
+orchestrators: build ## Airflow and Dagster run the examples for real (installs both)
+	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_DAGSTER_PYTHON=$$(scripts/venv.sh dagster) WEIR_AIRFLOW_PYTHON=$$(scripts/venv.sh airflow) \
+		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run 'Dagster|Airflow|Cron|TheTableOfExit'
