@@ -27,6 +27,10 @@ type tableEnv struct {
 	shape *arrow.Schema
 	clock clock.Clock
 	log   *slog.Logger
+	// deliveries is where a store without a readable marker is written down, and
+	// stopping ends its pauses.
+	deliveries string
+	stopping   <-chan struct{}
 }
 
 // Catalog is where Iceberg tables are registered.

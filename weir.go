@@ -245,8 +245,8 @@ func (q *Query) Validate() error {
 		add("OnLostCheckpoint %q is not one of adopt, fail, restart", q.onLost)
 	}
 	if q.deliveries != "" {
-		if q.handler == nil {
-			add("Deliveries is for queries with ForeachBatch")
+		if _, ok := q.table.(delivered); q.handler == nil && !ok {
+			add("Deliveries is for queries with ForeachBatch, HTTP or Exec")
 		}
 		if inside(q.deliveries, q.checkpoint) {
 			add("Deliveries lies inside the checkpoint, which it has to outlive")
@@ -326,6 +326,9 @@ func (q *Query) open(ctx context.Context, stopping <-chan struct{}) (o *opened, 
 	if o.query.Options.InstanceID == "" {
 		o.query.Options.InstanceID = app.InstanceID(q.checkpoint, q.name)
 	}
+	if d, ok := q.table.(delivered); ok {
+		o.query.Options.CommitDeadline = d.deadline()
+	}
 	if q.handler != nil {
 		o.query.Options.CommitDeadline = handlerTimeout
 		if q.settings.HandlerTimeout > 0 {
@@ -339,11 +342,11 @@ func (q *Query) open(ctx context.Context, stopping <-chan struct{}) (o *opened, 
 func (q *Query) outputs(ctx context.Context, o *opened, t operator.Transform, log *slog.Logger, stopping <-chan struct{}) ([]engine.Output, error) {
 	shapes := t.Outputs()
 	var out []engine.Output
+	location := q.deliveries
+	if location == "" {
+		location = app.DeliveriesLocation(q.checkpoint)
+	}
 	if q.handler != nil {
-		location := q.deliveries
-		if location == "" {
-			location = strings.TrimRight(q.checkpoint, "/") + ".deliveries"
-		}
 		record, err := q.store(ctx, location, q.clock)
 		if err != nil {
 			return nil, fmt.Errorf("query %s: record of deliveries: %w", q.name, err)
@@ -369,7 +372,7 @@ func (q *Query) outputs(ctx context.Context, o *opened, t operator.Transform, lo
 		if s.table == nil {
 			continue
 		}
-		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name != operator.Main, shape: shapes[s.name], clock: q.clock, log: log})
+		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name != operator.Main, shape: shapes[s.name], clock: q.clock, log: log, deliveries: location, stopping: stopping})
 		if err != nil {
 			return nil, err
 		}

@@ -13,14 +13,19 @@ import (
 )
 
 func (a *App) execSink(ctx context.Context, q pipeline.Query, e *pipeline.ExecSink, shape *arrow.Schema) (sink.Sink, error) {
-	record, err := a.deliveries(ctx, q)
+	d, err := a.delivery(ctx, q, shape, e.RecordKey)
 	if err != nil {
 		return nil, err
 	}
+	return ExecSink(d, e)
+}
+
+// ExecSink makes the sink over a program.
+func ExecSink(d Delivery, e *pipeline.ExecSink) (sink.Sink, error) {
 	return sinkexec.New(sinkexec.Options{
-		Name: e.Target(), Query: q.Name, Shape: shape, Command: e.Command, Shell: e.Shell, Dir: e.Dir, Env: reveal(e.Env),
-		Format: e.Format, AckRows: e.AckRows, Timeout: e.Timeout, Deadline: e.Deadline, Grace: e.Grace, Key: recordKey(q, e.RecordKey),
-		Record: record, Clock: a.opts.Clock, Logger: a.opts.Logger, Stopping: a.stopping.channel(), BatchBytes: int64(e.MaxBatchBytes),
+		Name: e.Target(), Query: d.Query, Shape: d.Shape, Command: e.Command, Shell: e.Shell, Dir: e.Dir, Env: reveal(e.Env),
+		Format: e.Format, AckRows: e.AckRows, Timeout: e.Timeout, Deadline: e.Deadline, Grace: e.Grace, Key: d.Key,
+		Record: d.Record, Clock: d.Clock, Logger: d.Logger, Stopping: d.Stopping, BatchBytes: int64(e.MaxBatchBytes),
 	})
 }
 
@@ -33,12 +38,19 @@ const deliveryTime = time.Hour
 func commitDeadline(q pipeline.Query) time.Duration {
 	switch {
 	case q.To.HTTP != nil:
-		return deliveryTime + q.To.HTTP.Deadline
+		return HTTPCommitDeadline(q.To.HTTP.Deadline)
 	case q.To.Exec != nil:
-		e := q.To.Exec
-		return e.Deadline + e.Timeout + e.Grace + time.Minute
+		return ExecCommitDeadline(q.To.Exec)
 	}
 	return 0
+}
+
+// HTTPCommitDeadline bounds all requests of a batch; deadline is that of a chunk.
+func HTTPCommitDeadline(deadline time.Duration) time.Duration { return deliveryTime + deadline }
+
+// ExecCommitDeadline bounds all runs of a program for a batch.
+func ExecCommitDeadline(e *pipeline.ExecSink) time.Duration {
+	return max(e.Deadline, sinkexec.DefaultDeadline) + max(e.Timeout, sinkexec.DefaultTimeout) + max(e.Grace, sinkexec.DefaultGrace) + time.Minute
 }
 
 // stopping is closed when a run begins to end: who waits to try again gives up.

@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -18,14 +20,31 @@ import (
 	"github.com/weirlake/weir/internal/sink/rowjson"
 )
 
-// deliveries is where a query whose sink has no readable marker writes down what
-// it has handed over: beside the checkpoint, which it has to outlive.
-func (a *App) deliveries(ctx context.Context, q pipeline.Query) (objstore.Store, error) {
-	store, err := a.openCheckpoint(ctx, strings.TrimRight(CheckpointDir(a.P, q), "/")+".deliveries")
+// Delivery is what every sink without a readable marker is made from.
+type Delivery struct {
+	Query string
+	Shape *arrow.Schema
+	// Record is where deliveries are written down: beside the checkpoint, which it
+	// has to outlive.
+	Record objstore.Store
+	// Key is each row's place in Kafka, nil where it is not asked for.
+	Key      *rowjson.Key
+	Clock    clock.Clock
+	Logger   *slog.Logger
+	Stopping <-chan struct{}
+}
+
+func (a *App) delivery(ctx context.Context, q pipeline.Query, shape *arrow.Schema, key bool) (Delivery, error) {
+	store, err := a.openCheckpoint(ctx, DeliveriesLocation(CheckpointDir(a.P, q)))
 	if err != nil {
-		return nil, fmt.Errorf("query %s: record of deliveries: %w", q.Name, err)
+		return Delivery{}, fmt.Errorf("query %s: record of deliveries: %w", q.Name, err)
 	}
-	return store, nil
+	return Delivery{Query: q.Name, Shape: shape, Record: store, Key: recordKey(q, key), Clock: a.opts.Clock, Logger: a.opts.Logger, Stopping: a.stopping.channel()}, nil
+}
+
+// DeliveriesLocation is the record's place beside a checkpoint.
+func DeliveriesLocation(checkpoint string) string {
+	return strings.TrimRight(checkpoint, "/") + ".deliveries"
 }
 
 // recordKey is the key to add to each row, nil where none is asked for.
@@ -38,20 +57,25 @@ func recordKey(q pipeline.Query, asked bool) *rowjson.Key {
 }
 
 func (a *App) httpSink(ctx context.Context, q pipeline.Query, h *pipeline.HTTPSink, shape *arrow.Schema) (sink.Sink, error) {
-	record, err := a.deliveries(ctx, q)
+	d, err := a.delivery(ctx, q, shape, h.RecordKey)
 	if err != nil {
 		return nil, err
 	}
+	return HTTPSink(d, h)
+}
+
+// HTTPSink makes the sink over an HTTP API.
+func HTTPSink(d Delivery, h *pipeline.HTTPSink) (sink.Sink, error) {
 	conf, err := tlsConfig(h.TLS)
 	if err != nil {
 		return nil, err
 	}
 	return sinkhttp.New(sinkhttp.Options{
-		Name: h.Target(), Query: q.Name, Shape: shape, URL: h.URL.Reveal(), Method: h.Method, Headers: reveal(h.Headers),
+		Name: h.Target(), Query: d.Query, Shape: d.Shape, URL: h.URL.Reveal(), Method: h.Method, Headers: reveal(h.Headers),
 		Format: h.Format, Gzip: h.Gzip, ChunkRows: h.ChunkRows, ChunkBytes: int64(h.ChunkBytes), Concurrency: h.Concurrency,
 		RequestTimeout: h.RequestTimeout, Deadline: h.Deadline, AlreadyApplied: h.Statuses(), RowResults: h.RowResults,
-		OnRejected: sink.OnRejected(h.OnRejected), RejectedMax: h.RejectedMax, Key: recordKey(q, h.RecordKey), TLS: conf,
-		Record: record, Clock: a.opts.Clock, Logger: a.opts.Logger, Stopping: a.stopping.channel(), BatchBytes: int64(h.MaxBatchBytes),
+		OnRejected: sink.OnRejected(h.OnRejected), RejectedMax: h.RejectedMax, Key: d.Key, TLS: conf,
+		Record: d.Record, Clock: d.Clock, Logger: d.Logger, Stopping: d.Stopping, BatchBytes: int64(h.MaxBatchBytes),
 	})
 }
 
