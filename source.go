@@ -3,7 +3,6 @@ package weir
 import (
 	"log/slog"
 
-	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/source"
 	"github.com/weirlake/weir/internal/source/kafka"
@@ -64,14 +63,7 @@ type SASL struct {
 }
 
 func (k Kafka) open(query string, clk clock.Clock, log *slog.Logger) (openedSource, error) {
-	client := broker.Config{BootstrapServers: []string{k.BootstrapServers}, ClientID: k.ClientID}
-	if k.TLS != nil {
-		client.TLS = broker.TLS{Enabled: true, CAFile: k.TLS.CAFile, CertFile: k.TLS.CertFile, KeyFile: k.TLS.KeyFile,
-			ServerName: k.TLS.ServerName, InsecureSkipVerify: k.TLS.InsecureSkipVerify}
-	}
-	if k.SASL != nil {
-		client.SASL = broker.SASL{Mechanism: k.SASL.Mechanism, Username: k.SASL.Username, Password: k.SASL.Password}
-	}
+	client := clientConfig(k.BootstrapServers, k.ClientID, k.TLS, k.SASL)
 	group := k.GroupID
 	if group == "" {
 		group = "weir-" + query

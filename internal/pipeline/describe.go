@@ -178,6 +178,20 @@ var descriptions = map[string]string{
 
 	"To.postgres": "Write to a table of a Postgres database.",
 
+	"To.kafka": "Produce to a topic, in transactions.",
+
+	"KafkaSink.topic":            "The topic; made when it is missing. The query's marker is kept in a compacted topic beside it, `<topic>.weir.<query>`.",
+	"KafkaSink.bootstrapServers": "Brokers of another cluster, `host:port`: a list or one comma-separated text. Default: the pipeline's own broker.",
+	"KafkaSink.tls":              "Encrypt the connections to that cluster.",
+	"KafkaSink.sasl":             "Log in to that cluster.",
+	"KafkaSink.partitions":       "Number of partitions of a topic that is made. Default: the broker's own.",
+	"KafkaSink.key":              "Column of the records' key: text and bytes as they are, other types as JSON writes them. Without it records have none.",
+	"KafkaSink.value":            "Column of the records' value, in the same way; a null is a tombstone. Default: the whole row as a JSON object.",
+	"KafkaSink.headers":          "Columns that become headers of their names; a column of Kafka headers becomes those. A null is left out.",
+	"KafkaSink.onRejected":       "What to do with a row whose record is larger than the topic takes: `fail` (exit code 9; nothing of the batch is visible), or `deadLetter`, which puts it into `rejectedTable`.",
+	"KafkaSink.rejectedTable":    "Iceberg table of the pipeline's catalog for rejected rows, `namespace.table`; this query's alone.",
+	"KafkaSink.maxBatchBytes":    "Most memory that a batch may take: a batch is one transaction.",
+
 	"PostgresSink.url":           "The database, `postgres://user:password@host:port/database`; a secret.",
 	"PostgresSink.table":         "The table, `table` or `schema.table`; made when it is missing, else its columns are checked.",
 	"PostgresSink.mode":          "`append` adds rows; `upsert` keeps one row per key, the last.",

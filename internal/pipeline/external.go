@@ -29,6 +29,8 @@ func (t To) External() (key string, e External) {
 	switch {
 	case t.Postgres != nil:
 		return "postgres", t.Postgres
+	case t.Kafka != nil:
+		return "kafka", t.Kafka
 	case t.HTTP != nil:
 		return "http", t.HTTP
 	case t.File != nil:
@@ -41,7 +43,7 @@ func (t To) External() (key string, e External) {
 
 // kinds are the keys of To that are set.
 func (t To) kinds() (out []string) {
-	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil,
+	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil, "kafka": t.Kafka != nil,
 		"http": t.HTTP != nil, "file": t.File != nil, "exec": t.Exec != nil}
 	for _, key := range sinkKeys {
 		if set[key] {
@@ -126,4 +128,4 @@ func oneOf(names []string) string {
 }
 
 // sinkKeys are the keys of To, in the order of the documentation.
-var sinkKeys = []string{"iceberg", "delta", "postgres", "http", "file", "exec"}
+var sinkKeys = []string{"iceberg", "delta", "postgres", "kafka", "http", "file", "exec"}

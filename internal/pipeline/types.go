@@ -272,6 +272,7 @@ type To struct {
 	Delta   *DeltaSink   `yaml:"delta"`
 	// Stores outside: see External.
 	Postgres *PostgresSink `yaml:"postgres"`
+	Kafka    *KafkaSink    `yaml:"kafka"`
 	HTTP     *HTTPSink     `yaml:"http"`
 	File     *FileSink     `yaml:"file"`
 	Exec     *ExecSink     `yaml:"exec"`
