@@ -40,7 +40,7 @@ unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: test-full
-test-full: tools-s3 test catalogs stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test catalogs clouds stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -65,6 +65,15 @@ STORES := ./internal/sink/postgres
 stores: build tools ## Sinks outside on real servers, killed in the middle of their commits (Postgres, Kafka)
 	$(GO) test -count=1 -p 1 -timeout 30m $(TESTFLAGS) $(STORES)
 	WEIR_STORES=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run Store
+
+.PHONY: clouds
+clouds: build ## Google Cloud Storage and Azure on emulations: the stores' suite with faults, a pipeline killed five times on each
+	@scripts/gcs.sh fetch
+	@scripts/azurite.sh fetch
+	@rm -f $(CONFORMANCE)
+	WEIR_CONFORMANCE=$(CONFORMANCE) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./internal/objstore/...
+	WEIR_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run 'Emulated'
+	@cat $(CONFORMANCE)
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)

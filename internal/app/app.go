@@ -17,6 +17,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
 	"github.com/weirlake/weir/internal/pipeline"
 )
@@ -29,6 +30,8 @@ type Options struct {
 	Executable string
 	// TakeOver claims queries although another instance seems alive.
 	TakeOver bool
+	// NewState names queries that give up what they remember.
+	NewState []string
 	// OnProgress and OnAlert are called by the queries.
 	OnProgress func(engine.Progress)
 	OnAlert    func(query, text string)
@@ -50,6 +53,7 @@ type App struct {
 	closers  []func() error
 	notify   map[string]*notifier // by table
 	stores   *s3.Stores           // how buckets are reached; openStores makes it
+	clouds   *cloud.Stores        // the same on the other clouds
 	// ingesters are those that Ingester made, for the status page; watch is nil
 	// where there is none.
 	ingesters []ingester
@@ -188,7 +192,7 @@ func (a *App) openCatalogAs(ctx context.Context, cfg lake.Config) error {
 	if err := a.openStores(); err != nil {
 		return err
 	}
-	cfg.Stores = a.stores
+	cfg.Stores, cfg.Cloud = a.stores, a.clouds
 	c, err := lake.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -206,7 +210,7 @@ func instanceID(checkpointDir, query string) string {
 		host = "unknown-host"
 	}
 	abs := checkpointDir
-	if !pipeline.OnS3(abs) {
+	if !pipeline.Remote(abs) {
 		if p, err := filepath.Abs(abs); err == nil {
 			abs = p
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
 	"github.com/weirlake/weir/internal/pipeline"
 )
@@ -61,6 +62,9 @@ func ReadCatalog(ctx context.Context, p *pipeline.Pipeline, log *slog.Logger) (*
 	cfg.ReadOnly = true
 	stores, err := s3.NewStores(StoreConfigs(p)...)
 	if err != nil {
+		return nil, err
+	}
+	if cfg.Cloud, err = cloud.NewStores(CloudConfigs(p)...); err != nil {
 		return nil, err
 	}
 	cfg.Stores = stores

@@ -143,7 +143,7 @@ func LockDir(checkpoint string) string { return lockDir(checkpoint) }
 // deltaStorage opens the folder of a Delta table. On an object store a data file
 // is held in memory while it is written.
 func (a *App) deltaStorage(ctx context.Context, location string) (delta.Storage, error) {
-	if !pipeline.OnS3(location) {
+	if !pipeline.Remote(location) {
 		return delta.OpenLocal(location, objstore.LocalOptions{Clock: a.opts.Clock})
 	}
 	store, err := a.openCheckpoint(ctx, location)

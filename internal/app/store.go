@@ -16,6 +16,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
 	"github.com/weirlake/weir/internal/pipeline"
 )
@@ -23,10 +24,13 @@ import (
 // objectsInFlight bounds the objects of a checkpoint that are moved at once.
 const objectsInFlight = 8
 
-// StoreConfigs are the settings of the pipeline's buckets.
+// StoreConfigs are the settings of the pipeline's buckets on S3.
 func StoreConfigs(p *pipeline.Pipeline) []s3.Config {
 	var out []s3.Config
 	for _, s := range p.Stores {
+		if s.Type != pipeline.StoreS3 && s.Type != "" {
+			continue
+		}
 		c := s3.Config{
 			Bucket: s.Bucket, Endpoint: s.Endpoint, Region: s.Region, PathStyle: s.PathStyle, CAFile: s.CAFile,
 			Credentials: s3.Credentials{AccessKeyID: s.AccessKeyID.Reveal(), SecretAccessKey: s.SecretAccessKey.Reveal(), SessionToken: s.SessionToken.Reveal()},
@@ -49,20 +53,27 @@ func (a *App) openStores() error {
 	if err != nil {
 		return err
 	}
-	a.stores = stores
+	clouds, err := cloud.NewStores(CloudConfigs(a.P)...)
+	if err != nil {
+		return err
+	}
+	a.stores, a.clouds = stores, clouds
 	return nil
 }
 
 // openCheckpoint opens the store at a checkpoint's location.
 func (a *App) openCheckpoint(ctx context.Context, location string) (objstore.Store, error) {
-	if !pipeline.OnS3(location) {
+	if !pipeline.Remote(location) {
 		return objstore.OpenLocal(location, objstore.LocalOptions{Clock: a.opts.Clock})
+	}
+	if err := a.openStores(); err != nil {
+		return nil, err
+	}
+	if cloud.IsLocation(location) {
+		return openCloud(ctx, a.clouds, location, a.opts.Clock)
 	}
 	at, err := s3.ParseLocation(location)
 	if err != nil {
-		return nil, err
-	}
-	if err := a.openStores(); err != nil {
 		return nil, err
 	}
 	c, err := a.stores.Client(ctx, at.Bucket)
@@ -77,7 +88,7 @@ func (a *App) openCheckpoint(ctx context.Context, location string) (objstore.Sto
 func (a *App) probeCheckpoints(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, n := range a.nodes {
-		if s, ok := n.query.Checkpoint.(*s3.Store); ok {
+		if s, ok := n.query.Checkpoint.(interface{ Probe(context.Context) error }); ok {
 			g.Go(func() error { return s.Probe(ctx) })
 		}
 	}
@@ -85,12 +96,12 @@ func (a *App) probeCheckpoints(ctx context.Context) error {
 }
 
 // lockDir is the folder of the lock that keeps two processes of one host from
-// running a query on the same checkpoint. A checkpoint on S3 has no file lock:
+// running a query on the same checkpoint. A checkpoint in an object store has no file lock:
 // between hosts its lock is the lease in the marker, and on one host, where both
 // would be the same instance, a folder of the user's stands for the location.
 // Without such a folder there is only the lease.
 func lockDir(location string) string {
-	if !pipeline.OnS3(location) {
+	if !pipeline.Remote(location) {
 		return location
 	}
 	base, err := os.UserCacheDir()
@@ -123,7 +134,7 @@ func (a *App) putAside(ctx context.Context, q pipeline.Query, keep bool) (aside 
 		}
 	}
 	aside = location + ".aside-" + clock.Nonce()
-	if pipeline.OnS3(location) {
+	if pipeline.Remote(location) {
 		moved, err := a.moveObjects(ctx, location, aside, keep)
 		if err == nil && !moved {
 			aside = ""

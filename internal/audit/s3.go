@@ -20,6 +20,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 )
 
 // The audit reads S3 by itself: what writes the tables is not asked how to
@@ -49,8 +50,11 @@ type S3 struct {
 // Format implements fmt.Formatter: no verb shows a key.
 func (s S3) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "S3(%q)", s.Bucket) }
 
-// Stores reads files on S3 and local ones.
+// Stores reads files on S3, on the other clouds, and local ones.
 type Stores struct {
+	// Clouds reads gs:// and abfss://; nil takes the default credentials.
+	Clouds *cloud.Stores
+
 	local   LocalStore
 	configs map[string]S3
 
@@ -69,6 +73,9 @@ func NewStores(configs ...S3) *Stores {
 
 // Open implements Store.
 func (s *Stores) Open(ctx context.Context, location string) (File, error) {
+	if cloud.IsLocation(location) {
+		return s.openCloud(ctx, location)
+	}
 	bucket, key, ok := s3Location(location)
 	if !ok {
 		return s.local.Open(ctx, location)
@@ -85,6 +92,29 @@ func (s *Stores) Open(ctx context.Context, location string) (File, error) {
 		ctx: ctx, client: client, bucket: bucket, key: key, location: location,
 		size: aws.ToInt64(head.ContentLength), etag: head.ETag, blocks: map[int64][]byte{},
 	}, nil
+}
+
+// openCloud opens a file on Google Cloud Storage or Azure. There is no SDK in the
+// program for them: the client that carries bytes is the one that the stores have.
+func (s *Stores) openCloud(ctx context.Context, location string) (File, error) {
+	at, err := cloud.ParseLocation(location)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.Clouds == nil {
+		s.Clouds, err = cloud.NewStores()
+	}
+	clouds := s.Clouds
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	c, err := clouds.Client(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	return c.OpenReader(ctx, at)
 }
 
 func s3Location(location string) (bucket, key string, ok bool) {

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"github.com/weirlake/weir/internal/app"
 	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -10,6 +12,9 @@ import (
 func auditStores(p *pipeline.Pipeline) audit.Store {
 	var configs []audit.S3
 	for _, s := range p.Stores {
+		if s.Type != pipeline.StoreS3 && s.Type != "" {
+			continue
+		}
 		c := audit.S3{
 			Bucket: s.Bucket, Endpoint: s.Endpoint, Region: s.Region, CAFile: s.CAFile, PathStyle: s.PathStyle,
 			AccessKeyID: s.AccessKeyID.Reveal(), SecretAccessKey: s.SecretAccessKey.Reveal(), SessionToken: s.SessionToken.Reveal(),
@@ -19,5 +24,8 @@ func auditStores(p *pipeline.Pipeline) audit.Store {
 		}
 		configs = append(configs, c)
 	}
-	return audit.NewStores(configs...)
+	stores := audit.NewStores(configs...)
+	// Settings that do not fit were refused when the pipeline's were opened.
+	stores.Clouds, _ = cloud.NewStores(app.CloudConfigs(p)...)
+	return stores
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
 )
 
@@ -52,8 +53,10 @@ type Config struct {
 	// Warehouse is the folder of the tables: a path, an absolute file:// URI, or
 	// s3://bucket/prefix.
 	Warehouse string
-	// Stores says how buckets are reached; nil is AWS by the default chain.
+	// Stores says how buckets of S3 are reached; nil is AWS by the default chain.
+	// Cloud says it of Google Cloud Storage and Azure.
 	Stores *s3.Stores
+	Cloud  *cloud.Stores
 	// Props are passed to the catalog and its file access.
 	Props map[string]string
 	// REST is how a REST catalog is talked to, Glue how a Glue catalog is reached.
@@ -206,15 +209,16 @@ func open(ctx context.Context, cfg Config) (*Catalog, error) {
 	}
 }
 
-// WarehouseURI is the warehouse as an absolute file:// or s3:// URI. A folder whose path
+// WarehouseURI is the warehouse as an absolute URI (file://, s3://, gs://,
+// abfss://). A folder whose path
 // would be escaped in a URI is refused: PyIceberg and Spark do not decode it
 // again, and would look for the tables in another folder.
 func WarehouseURI(warehouse string) (string, error) {
 	if warehouse == "" {
 		return "", failure.New(failure.Config, "the warehouse is not set").WithHint("set warehouse to a folder for the tables")
 	}
-	if s3.IsLocation(warehouse) {
-		return warehouseOnS3(warehouse)
+	if s3.IsLocation(warehouse) || cloud.IsLocation(warehouse) {
+		return warehouseOnStore(warehouse)
 	}
 	if strings.Contains(warehouse, "://") && !strings.HasPrefix(warehouse, "file:") {
 		return "", unsupportedWarehouse(warehouse)

@@ -52,7 +52,7 @@ var (
 )
 
 // registerIO puts FileIO in the place of the library's LocalFS for local paths,
-// and S3IO at those on S3.
+// and ObjectIO at those on an object store.
 // It is called before the first catalog is opened.
 func registerIO() {
 	registerOnce.Do(func() {
@@ -63,7 +63,7 @@ func registerIO() {
 			icebergio.Unregister(scheme)
 			icebergio.Register(scheme, factory)
 		}
-		registerS3()
+		registerObjectStores()
 	})
 }
 

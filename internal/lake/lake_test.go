@@ -359,7 +359,7 @@ func TestMetadataFilesStayFew(t *testing.T) {
 }
 
 func TestWarehouseThatOtherEnginesWouldMisreadIsRefused(t *testing.T) {
-	for _, w := range []string{"", "/tmp/my data", "/tmp/50%", "gs://bucket/x", "/tmp/a#b"} {
+	for _, w := range []string{"", "/tmp/my data", "/tmp/50%", "hdfs://bucket/x", "/tmp/a#b"} {
 		if _, err := WarehouseURI(w); !failure.Is(err, failure.Config) {
 			t.Errorf("%q: %v", w, err)
 		}

@@ -3,6 +3,7 @@ package lake
 import (
 	"bytes"
 	"container/list"
+	"context"
 	"io"
 	"io/fs"
 	"strings"
@@ -34,8 +35,8 @@ type keptFiles struct {
 
 // keptKey tells files of one name in two stores apart.
 type keptKey struct {
-	client *s3.Client
-	at     s3.Location
+	client any // its pointer
+	at     string
 }
 
 type keptFile struct {
@@ -46,7 +47,7 @@ type keptFile struct {
 var processKept = &keptFiles{order: list.New(), byKey: map[keptKey]*list.Element{}}
 
 // keeps reports whether a file is of the kind that is kept.
-func keeps(at s3.Location) bool { return strings.HasSuffix(at.Key, ".avro") }
+func keeps(location string) bool { return strings.HasSuffix(location, ".avro") }
 
 func (k *keptFiles) get(key keptKey) ([]byte, bool) {
 	k.mu.Lock()
@@ -90,10 +91,11 @@ func (k *keptFiles) drop(e *list.Element) {
 }
 
 // openKept opens a manifest, from memory where it is kept.
-func openKept(key keptKey, open func() (*s3.Reader, error)) (icebergio.File, error) {
+func openKept(ctx context.Context, o object) (icebergio.File, error) {
+	key := o.kept()
 	data, ok := processKept.get(key)
 	if !ok {
-		r, err := open()
+		r, err := o.open(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -111,17 +113,17 @@ func openKept(key keptKey, open func() (*s3.Reader, error)) (icebergio.File, err
 // memoryFile is a file whose bytes are there.
 type memoryFile struct {
 	*bytes.Reader
-	at s3.Location
+	at string
 }
 
 func (f *memoryFile) Close() error { return nil }
 func (f *memoryFile) Stat() (fs.FileInfo, error) {
-	return s3.FileInfo(f.at, s3.Info{Size: f.Size()}), nil
+	return s3.FileInfo(s3.Location{Key: f.at}, s3.Info{Size: f.Size()}), nil
 }
 
 // keepingWriter keeps what it writes once that is durable.
 type keepingWriter struct {
-	*s3.Writer
+	objectWriter
 	key  keptKey
 	data []byte
 	over bool
@@ -129,7 +131,7 @@ type keepingWriter struct {
 
 // Write implements io.Writer.
 func (w *keepingWriter) Write(b []byte) (int, error) {
-	n, err := w.Writer.Write(b)
+	n, err := w.objectWriter.Write(b)
 	if w.over = w.over || len(w.data)+n > keptFileBytesMax; w.over {
 		w.data = nil
 	} else {
@@ -145,7 +147,7 @@ func (w *keepingWriter) ReadFrom(r io.Reader) (int64, error) {
 
 // Close implements io.Closer.
 func (w *keepingWriter) Close() error {
-	err := w.Writer.Close()
+	err := w.objectWriter.Close()
 	if err == nil && !w.over {
 		processKept.put(w.key, w.data)
 	}

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/objstore/cloud"
+	"github.com/weirlake/weir/internal/objstore/ranged"
 	"github.com/weirlake/weir/internal/objstore/s3"
 )
 
@@ -44,15 +46,22 @@ const (
 var openStores = struct {
 	mu     sync.Mutex
 	next   int
-	byID   map[string]*s3.Stores
+	byID   map[string]catalogStores
 	chain  *s3.Stores            // AWS's default chain, for catalogs without any
+	clouds *cloud.Stores         // the other clouds' default credentials
 	vended map[string]*s3.Client // by what makes them differ
-}{byID: map[string]*s3.Stores{}, vended: map[string]*s3.Client{}}
+}{byID: map[string]catalogStores{}, vended: map[string]*s3.Client{}}
+
+// catalogStores are how the buckets of one catalog are reached.
+type catalogStores struct {
+	s3    *s3.Stores
+	cloud *cloud.Stores
+}
 
 // storesID is held by a catalog while it is open.
 type storesID string
 
-func registerStores(s *s3.Stores) storesID {
+func registerStores(s catalogStores) storesID {
 	openStores.mu.Lock()
 	defer openStores.mu.Unlock()
 	openStores.next++
@@ -69,58 +78,106 @@ func (id storesID) Close() error {
 	return nil
 }
 
-// registerS3 gives the library file access on S3.
-func registerS3() {
-	for _, scheme := range []string{"s3", "s3a", "s3n"} {
-		icebergio.Unregister(scheme)
-		icebergio.Register(scheme, func(ctx context.Context, _ *url.URL, props map[string]string) (icebergio.IO, error) {
-			return newS3IO(ctx, props)
-		})
+// registerObjectStores gives the library file access on object stores.
+func registerObjectStores() {
+	register := func(open func(*ObjectIO) func(string) (object, error), schemes ...string) {
+		for _, scheme := range schemes {
+			icebergio.Unregister(scheme)
+			icebergio.Register(scheme, func(ctx context.Context, _ *url.URL, props map[string]string) (icebergio.IO, error) {
+				f, err := newObjectIO(ctx, props)
+				if err != nil {
+					return nil, err
+				}
+				f.object = open(f)
+				return f, nil
+			})
+		}
 	}
+	register(func(f *ObjectIO) func(string) (object, error) { return f.onS3 }, "s3", "s3a", "s3n")
+	register(func(f *ObjectIO) func(string) (object, error) { return f.onCloud }, "gs", "gcs", "abfs", "abfss", "wasb", "wasbs")
 }
 
-// S3IO reads and writes objects for iceberg-go and for data files. A file is
+// ObjectIO reads and writes objects for iceberg-go and for data files. A file is
 // there, whole, when Close has returned, or not at all: a PUT is atomic, so
 // there is no temporary name and no rename.
-type S3IO struct {
+type ObjectIO struct {
 	ctx    context.Context // the library's interfaces have none
-	stores *s3.Stores
+	stores catalogStores
 	props  map[string]string
+	object func(location string) (object, error)
 }
 
-func newS3IO(ctx context.Context, props map[string]string) (*S3IO, error) {
+// object is one object, or what lies below a prefix, in the store that it is in.
+type object interface {
+	open(ctx context.Context) (*ranged.Reader, error)
+	read(ctx context.Context) ([]byte, error)
+	write(ctx context.Context, data []byte) error
+	create(ctx context.Context) objectWriter
+	stat(ctx context.Context) (fs.FileInfo, error)
+	remove(ctx context.Context) error
+	// list calls visit with what is below, by its name from there on.
+	list(ctx context.Context, visit func(rest string, info fs.FileInfo) error) error
+	// kept is by what a copy in memory is known.
+	kept() keptKey
+}
+
+// objectWriter is a file on its way.
+type objectWriter interface {
+	icebergio.FileWriter
+	Abort()
+}
+
+func newObjectIO(ctx context.Context, props map[string]string) (*ObjectIO, error) {
 	openStores.mu.Lock()
 	defer openStores.mu.Unlock()
 	stores := openStores.byID[props[storesProperty]]
-	if stores == nil {
+	var err error
+	if stores.s3 == nil {
 		if openStores.chain == nil {
-			var err error
 			if openStores.chain, err = s3.NewStores(); err != nil {
 				return nil, err
 			}
 		}
-		stores = openStores.chain
+		stores.s3 = openStores.chain
 	}
-	return &S3IO{ctx: ctx, stores: stores, props: props}, nil
+	if stores.cloud == nil {
+		if openStores.clouds == nil {
+			if openStores.clouds, err = cloud.NewStores(); err != nil {
+				return nil, err
+			}
+		}
+		stores.cloud = openStores.clouds
+	}
+	return &ObjectIO{ctx: ctx, stores: stores, props: props}, nil
 }
 
-// at finds the object and the client for a location.
-func (f *S3IO) at(name string) (*s3.Client, s3.Location, error) {
+// onCloud finds an object of Google Cloud Storage or Azure.
+func (f *ObjectIO) onCloud(name string) (object, error) {
+	l, err := cloud.ParseLocation(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.stores.cloud.Client(f.ctx, l)
+	return cloudObject{c, l}, err
+}
+
+// onS3 finds an object of S3.
+func (f *ObjectIO) onS3(name string) (object, error) {
 	l, err := s3.ParseLocation(name)
 	if err != nil {
-		return nil, l, err
+		return nil, err
 	}
-	base := f.stores.Config(l.Bucket)
+	base := f.stores.s3.Config(l.Bucket)
 	cfg, vended, err := withProperties(base, f.props)
 	if err != nil {
-		return nil, l, err
+		return nil, err
 	}
 	if !vended {
-		c, err := f.stores.Client(f.ctx, l.Bucket)
-		return c, l, err
+		c, err := f.stores.s3.Client(f.ctx, l.Bucket)
+		return s3Object{c, l}, err
 	}
 	c, err := vendedClient(f.ctx, cfg)
-	return c, l, err
+	return s3Object{c, l}, err
 }
 
 func vendedClient(ctx context.Context, cfg s3.Config) (*s3.Client, error) {
@@ -179,16 +236,15 @@ func withProperties(cfg s3.Config, props map[string]string) (_ s3.Config, change
 }
 
 // Open implements icebergio.IO.
-func (f *S3IO) Open(name string) (icebergio.File, error) {
-	c, l, err := f.at(name)
+func (f *ObjectIO) Open(name string) (icebergio.File, error) {
+	o, err := f.object(name)
 	if err != nil {
 		return nil, err
 	}
-	open := func() (*s3.Reader, error) { return c.OpenReader(f.ctx, l) }
-	if keeps(l) {
-		return openKept(keptKey{c, l}, open)
+	if keeps(name) {
+		return openKept(f.ctx, o)
 	}
-	r, err := open()
+	r, err := o.open(f.ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -196,62 +252,58 @@ func (f *S3IO) Open(name string) (icebergio.File, error) {
 }
 
 // ReadFile implements icebergio.ReadFileIO.
-func (f *S3IO) ReadFile(name string) ([]byte, error) {
-	c, l, err := f.at(name)
+func (f *ObjectIO) ReadFile(name string) ([]byte, error) {
+	o, err := f.object(name)
 	if err != nil {
 		return nil, err
 	}
-	return c.Read(f.ctx, l)
+	return o.read(f.ctx)
 }
 
 // Stat implements icebergio.StatIO.
-func (f *S3IO) Stat(name string) (fs.FileInfo, error) {
-	c, l, err := f.at(name)
+func (f *ObjectIO) Stat(name string) (fs.FileInfo, error) {
+	o, err := f.object(name)
 	if err != nil {
 		return nil, err
 	}
-	i, err := c.Stat(f.ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	return s3.FileInfo(l, i), nil
+	return o.stat(f.ctx)
 }
 
 // Create implements icebergio.WriteFileIO. The writer has an Abort.
-func (f *S3IO) Create(name string) (icebergio.FileWriter, error) {
-	c, l, err := f.at(name)
+func (f *ObjectIO) Create(name string) (icebergio.FileWriter, error) {
+	o, err := f.object(name)
 	if err != nil {
 		return nil, err
 	}
-	w := c.NewWriter(f.ctx, l)
-	if keeps(l) {
-		return &keepingWriter{Writer: w, key: keptKey{c, l}}, nil
+	w := o.create(f.ctx)
+	if keeps(name) {
+		return &keepingWriter{objectWriter: w, key: o.kept()}, nil
 	}
 	return w, nil
 }
 
 // WriteFile implements icebergio.WriteFileIO.
-func (f *S3IO) WriteFile(name string, content []byte) error {
-	c, l, err := f.at(name)
+func (f *ObjectIO) WriteFile(name string, content []byte) error {
+	o, err := f.object(name)
 	if err != nil {
 		return err
 	}
-	return c.Write(f.ctx, l, bytes.Clone(content))
+	return o.write(f.ctx, bytes.Clone(content))
 }
 
 // Remove implements icebergio.IO; a missing object is no error.
-func (f *S3IO) Remove(name string) error {
-	c, l, err := f.at(name)
+func (f *ObjectIO) Remove(name string) error {
+	o, err := f.object(name)
 	if err != nil {
 		return err
 	}
-	processKept.remove(keptKey{c, l})
-	return c.Remove(f.ctx, l)
+	processKept.remove(o.kept())
+	return o.remove(f.ctx)
 }
 
 // DeleteFiles implements icebergio.BulkRemovableIO, an object at a time:
 // compatible stores differ in what they want of a bulk request.
-func (f *S3IO) DeleteFiles(ctx context.Context, paths []string) ([]string, error) {
+func (f *ObjectIO) DeleteFiles(ctx context.Context, paths []string) ([]string, error) {
 	errs := make([]error, len(paths))
 	var g errgroup.Group
 	g.SetLimit(deletesInFlight)
@@ -274,18 +326,17 @@ func (f *S3IO) DeleteFiles(ctx context.Context, paths []string) ([]string, error
 }
 
 // WalkDir implements icebergio.ListableIO. Paths have the root's own form.
-func (f *S3IO) WalkDir(root string, fn fs.WalkDirFunc) error {
-	c, l, err := f.at(root)
+func (f *ObjectIO) WalkDir(root string, fn fs.WalkDirFunc) error {
+	o, err := f.object(root)
 	if err != nil {
 		return err
 	}
 	prefix := strings.TrimSuffix(root, "/")
-	err = c.List(f.ctx, l, func(o s3.Location, i s3.Info) error {
-		if strings.HasSuffix(o.Key, "/") {
+	err = o.list(f.ctx, func(rest string, info fs.FileInfo) error {
+		if strings.HasSuffix(rest, "/") {
 			return nil // a console's "folder"
 		}
-		rest := strings.TrimPrefix(o.Key, l.Key)
-		return fn(prefix+"/"+strings.TrimPrefix(rest, "/"), fs.FileInfoToDirEntry(s3.FileInfo(o, i)), nil)
+		return fn(prefix+"/"+strings.TrimPrefix(rest, "/"), fs.FileInfoToDirEntry(info), nil)
 	})
 	if errors.Is(err, fs.SkipAll) {
 		return nil
@@ -293,26 +344,37 @@ func (f *S3IO) WalkDir(root string, fn fs.WalkDirFunc) error {
 	return err
 }
 
-// warehouseOnS3 is the warehouse as s3://bucket/prefix.
-func warehouseOnS3(warehouse string) (string, error) {
-	l, err := s3.ParseLocation(warehouse)
-	if err != nil {
-		return "", err
+// warehouseOnStore is the warehouse as s3://bucket/prefix, gs://bucket/prefix or
+// abfss://container@account/prefix.
+func warehouseOnStore(warehouse string) (string, error) {
+	var location, key string
+	if cloud.IsLocation(warehouse) {
+		l, err := cloud.ParseLocation(warehouse)
+		if err != nil {
+			return "", err
+		}
+		location, key = l.String(), l.Key
+	} else {
+		l, err := s3.ParseLocation(warehouse)
+		if err != nil {
+			return "", err
+		}
+		location, key = l.String(), l.Key
 	}
-	if u := (&url.URL{Path: l.Key}); u.EscapedPath() != l.Key || strings.ContainsAny(l.Key, "?#") {
+	if u := (&url.URL{Path: key}); u.EscapedPath() != key || strings.ContainsAny(key, "?#") {
 		return "", failure.New(failure.Config, "warehouse %q: the prefix has characters that a URI escapes, and other Iceberg engines do not decode them", warehouse).
 			WithHint("use a prefix of letters, digits and -_.~+@$&,:=/")
 	}
-	return l.String(), nil
+	return location, nil
 }
 
 // withStores registers the stores of a catalog, and gives the properties by
 // which its file access finds them.
 func withStores(cfg Config) (Config, storesID) {
-	if cfg.Stores == nil {
+	if cfg.Stores == nil && cfg.Cloud == nil {
 		return cfg, ""
 	}
-	id := registerStores(cfg.Stores)
+	id := registerStores(catalogStores{cfg.Stores, cfg.Cloud})
 	props := map[string]string{storesProperty: string(id)}
 	for k, v := range cfg.Props {
 		props[k] = v
@@ -322,11 +384,11 @@ func withStores(cfg Config) (Config, storesID) {
 }
 
 var (
-	_ icebergio.WriteFileIO     = (*S3IO)(nil)
-	_ icebergio.ListableIO      = (*S3IO)(nil)
-	_ icebergio.BulkRemovableIO = (*S3IO)(nil)
-	_ icebergio.ReadFileIO      = (*S3IO)(nil)
-	_ icebergio.StatIO          = (*S3IO)(nil)
+	_ icebergio.WriteFileIO     = (*ObjectIO)(nil)
+	_ icebergio.ListableIO      = (*ObjectIO)(nil)
+	_ icebergio.BulkRemovableIO = (*ObjectIO)(nil)
+	_ icebergio.ReadFileIO      = (*ObjectIO)(nil)
+	_ icebergio.StatIO          = (*ObjectIO)(nil)
 )
 
 // unsupportedWarehouse names the store that a warehouse asks for in vain.

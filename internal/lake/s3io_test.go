@@ -73,7 +73,7 @@ func TestTablesOnS3AreMadeCommittedExpiredAndKeepNoSettingsOfTheStore(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	io := f.(*S3IO)
+	io := f.(*ObjectIO)
 	metadata := 0
 	var all []string
 	err = io.WalkDir(fresh.Location(), func(path string, d fs.DirEntry, err error) error {
@@ -166,16 +166,19 @@ func TestWhatACatalogSaysOfItsStorageIsUsedWhereThePipelineSaysNothing(t *testin
 	}
 }
 
-func TestWarehousesOnOtherStoresAreRefusedByName(t *testing.T) {
+func TestWarehousesAreOnStoresThatAreKnown(t *testing.T) {
 	for warehouse, word := range map[string]string{
-		"gs://b/p": "Google Cloud Storage", "abfss://c@a.dfs.core.windows.net/p": "Azure", "s3://": "bucket", "s3://b/a b": "characters",
+		"hdfs://b/p": "HDFS", "abfss://c/p": "container", "s3://": "bucket", "s3://b/a b": "characters", "gs://b/a b": "characters",
 	} {
 		if _, err := WarehouseURI(warehouse); !failure.Is(err, failure.Config) || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v", warehouse, err)
 		}
 	}
-	if got, err := WarehouseURI("s3a://b/p/"); err != nil || got != "s3://b/p" {
-		t.Errorf("%s, %v", got, err)
+	for in, want := range map[string]string{"s3a://b/p/": "s3://b/p", "gs://b/p/": "gs://b/p",
+		"wasbs://c@a.blob.core.windows.net/p": "abfss://c@a.dfs.core.windows.net/p"} {
+		if got, err := WarehouseURI(in); err != nil || got != want {
+			t.Errorf("%s: %s, %v", in, got, err)
+		}
 	}
 }
 
@@ -207,7 +210,7 @@ func TestACommitOnS3CostsAFewRequests(t *testing.T) {
 
 func TestManifestsAreKeptUpToABoundAndGivenUpWithTheirFile(t *testing.T) {
 	k := &keptFiles{order: list.New(), byKey: map[keptKey]*list.Element{}}
-	at := func(n int) keptKey { return keptKey{at: s3.Location{Bucket: "b", Key: fmt.Sprint(n, ".avro")}} }
+	at := func(n int) keptKey { return keptKey{at: fmt.Sprint(n, ".avro")} }
 	k.put(at(-1), make([]byte, keptFileBytesMax+1))
 	for n := range 2 * keptBytesMax / keptFileBytesMax {
 		k.put(at(n), make([]byte, keptFileBytesMax))

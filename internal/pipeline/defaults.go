@@ -95,7 +95,7 @@ func derive(p *Pipeline) {
 		if in.TransactionalID == "" {
 			in.TransactionalID = "weir-" + p.Name + "-" + in.Name
 		}
-		if in.Position == "" && p.CheckpointLocation != "" && !OnS3(p.CheckpointLocation) {
+		if in.Position == "" && p.CheckpointLocation != "" && !Remote(p.CheckpointLocation) {
 			in.Position = filepath.Join(p.CheckpointLocation, "ingest", in.Name, "position.json")
 		}
 	}

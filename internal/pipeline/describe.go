@@ -39,6 +39,12 @@ var descriptions = map[string]string{
 	"SigV4.region":  "Region to sign for. Default: the SDK's own.",
 	"SigV4.service": "Service to sign for. Default: `execute-api`.",
 
+	"Store.type":            "Kind of store: `s3` and what is compatible, `gcs` (Google Cloud Storage, `gs://`) or `azure` (Blob Storage and Data Lake, `abfss://`).",
+	"Store.credentialsFile": "`gcs`: a service account's JSON file, or another of Google's. Default: the application default credentials.",
+	"Store.account":         "`azure`: the storage account that the entry is for. Default: every other one, with Entra ID.",
+	"Store.accountKey":      "`azure`: the account's key; a secret. Without it and `sasToken` it is Entra ID: a workload's identity, a client's secret, or the managed identity, by the SDKs' variables (`AZURE_CLIENT_ID` and so on).",
+	"Store.sasToken":        "`azure`: a shared access signature; a secret. It needs read, add, create, write, delete and list, on the container.",
+	"Store.anonymous":       "`gcs`, `azure`: send no credentials, as to an emulation.",
 	"Store.bucket":          "The bucket that the entry is for. Default: every bucket that no other entry names.",
 	"Store.endpoint":        "URL of a compatible store (MinIO, Ceph, R2, versitygw). Default: AWS.",
 	"Store.region":          "Region of the bucket. Default: that of the chain (`AWS_REGION`, profile); `us-east-1` with an endpoint.",

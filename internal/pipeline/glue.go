@@ -45,7 +45,7 @@ func (l *loader) checkGlue(p *Pipeline) {
 			l.faultKey("catalog.glue.catalogId", "catalogId %q: want the number of the account", id)
 		}
 	}
-	if !l.isBroken("warehouse") && p.Warehouse != "" && !OnS3(p.Warehouse) {
+	if !l.isBroken("warehouse") && p.Warehouse != "" && !Remote(p.Warehouse) {
 		l.warn("warehouse", "the catalog is Glue and the warehouse a local folder: other engines that ask Glue will not find the files")
 	}
 }

@@ -16,9 +16,6 @@ var schemes = []string{Scheme, "s3a://", "s3n://"}
 // unsupported are stores that a user may well expect, and that are refused by
 // name.
 var unsupported = map[string]string{
-	"gs": "Google Cloud Storage", "gcs": "Google Cloud Storage",
-	"abfs": "Azure Blob Storage", "abfss": "Azure Blob Storage",
-	"wasb": "Azure Blob Storage", "wasbs": "Azure Blob Storage", "az": "Azure Blob Storage",
 	"hdfs": "HDFS", "oss": "Alibaba OSS under its own scheme",
 }
 
@@ -61,13 +58,13 @@ func ParseLocation(text string) (Location, error) {
 	return Location{}, Unsupported(text)
 }
 
-// Unsupported is the error for a location that is neither local nor S3.
+// Unsupported is the error for a location in a store that is not known.
 func Unsupported(location string) error {
 	scheme, _, _ := strings.Cut(location, ":")
 	if name, ok := unsupported[scheme]; ok {
 		return failure.New(failure.Config, "location %q: %s is not supported by this build", location, name).
-			WithHint("use a local folder, or s3://bucket/prefix on S3 or a compatible store")
+			WithHint("use a local folder, or s3://bucket/prefix (S3 or compatible), gs://bucket/prefix, abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/prefix")
 	}
 	return failure.New(failure.Config, "location %q: the scheme %s is not supported by this build", location, fmt.Sprintf("%q", scheme)).
-		WithHint("use a local folder, or s3://bucket/prefix on S3 or a compatible store")
+		WithHint("use a local folder, or s3://bucket/prefix (S3 or compatible), gs://bucket/prefix, abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/prefix")
 }
