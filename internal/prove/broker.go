@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -189,30 +190,26 @@ func embeddedBroker(ctx context.Context, o Options) (*broker, error) {
 // scriptBroker starts a real Apache Kafka in the work folder.
 func scriptBroker(ctx context.Context, o Options) (*broker, error) {
 	dir := filepath.Join(o.Dir, "kafka")
-	port := o.Port
-	if port == 0 {
-		var err error
-		if port, err = freePort(); err != nil {
-			return nil, err
-		}
-	}
 	run := func(ctx context.Context, args ...string) (string, error) {
-		cmd := exec.CommandContext(ctx, "bash", append([]string{o.KafkaScript}, args...)...)
-		// The broker that the script leaves behind holds the output open.
-		cmd.WaitDelay = time.Second
-		out, err := os.CreateTemp(o.Dir, "kafka-*.log")
-		if err != nil {
-			return "", err
-		}
-		defer os.Remove(out.Name())
-		defer out.Close()
-		cmd.Stdout, cmd.Stderr = out, out
-		err = cmd.Run()
-		b, _ := os.ReadFile(out.Name())
-		return strings.TrimSpace(string(b)), err
+		return runScript(ctx, o.Dir, o.KafkaScript, args...)
 	}
-	if out, err := run(ctx, "start", dir, strconv.Itoa(port)); err != nil {
-		return nil, failure.Wrap(failure.Unreachable, err, "%s start: %s", o.KafkaScript, out)
+	port := o.Port
+	for try := 1; ; try++ {
+		if o.Port == 0 {
+			var err error
+			if port, err = freePorts(); err != nil {
+				return nil, err
+			}
+		}
+		out, err := run(ctx, "start", dir, strconv.Itoa(port))
+		if err == nil {
+			break
+		}
+		// Somebody else may have taken a port meanwhile.
+		if o.Port != 0 || try == portTries {
+			return nil, failure.Wrap(failure.Unreachable, err, "%s start: %s", o.KafkaScript, out)
+		}
+		_ = os.RemoveAll(dir)
 	}
 	stop := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopMax)
@@ -222,11 +219,46 @@ func scriptBroker(ctx context.Context, o Options) (*broker, error) {
 	return &broker{kind: BrokerScript, bootstrap: []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, stop: stop}, nil
 }
 
-func freePort() (int, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+// runScript runs one of the project's scripts and gives what it prints.
+func runScript(ctx context.Context, dir, script string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "bash", append([]string{script}, args...)...)
+	// The server that the script leaves behind holds the output open.
+	cmd.WaitDelay = time.Second
+	out, err := os.CreateTemp(dir, "script-*.log")
 	if err != nil {
-		return 0, err
+		return "", err
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	defer os.Remove(out.Name())
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	err = cmd.Run()
+	b, _ := os.ReadFile(out.Name())
+	return strings.TrimSpace(string(b)), err
+}
+
+const (
+	// Ports of a broker that is started lie below those that the kernel gives to
+	// clients, which come and go.
+	portFrom, portTo = 20_000, 32_000
+	portTries        = 5
+)
+
+// freePorts gives a port that is free together with the next one, which is the
+// controller's.
+func freePorts() (int, error) {
+	for range 100 {
+		port := portFrom + 2*rand.IntN((portTo-portFrom)/2)
+		if free(port) && free(port+1) {
+			return port, nil
+		}
+	}
+	return 0, failure.New(failure.Config, "no two free ports between %d and %d", portFrom, portTo)
+}
+
+func free(port int) bool {
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return ln.Close() == nil
 }

@@ -212,8 +212,9 @@ func ingestRest(ctx context.Context, e *Env) error {
 	return err
 }
 
-func ingestCount(ctx context.Context, e *Env) error {
-	st := e.state.(*ingestState)
+func ingestCount(ctx context.Context, e *Env) error { return e.state.(*ingestState).count(ctx, e) }
+
+func (st *ingestState) count(ctx context.Context, e *Env) error {
 	for _, t := range []struct {
 		key, topic string
 		want       map[string]string
@@ -262,8 +263,9 @@ func (e *Env) scan(ctx context.Context, topic string, f func(*audit.Record) erro
 	return nil
 }
 
-func ingestExpect(e *Env) []Check {
-	st := e.state.(*ingestState)
+func ingestExpect(e *Env) []Check { return e.state.(*ingestState).expect() }
+
+func (st *ingestState) expect() []Check {
 	checks := []Check{
 		{"events_present", "distinct events in the topic, byte for byte", int64(len(st.events))},
 		{"events_unexpected", "records that are no event of the stream (canaries, torn ones)", int64(0)},

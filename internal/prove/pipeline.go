@@ -40,6 +40,8 @@ type setup struct {
 	Checkpoints, File string
 	// OnLost is onLostCheckpoint of every query.
 	OnLost string
+	// Extra are further queries, Delay is silver's watermark's.
+	Extra, Delay string
 }
 
 // The pipeline files of a scenario: queries and ingestion apart, so that each
@@ -115,12 +117,12 @@ queries:
         - {name: kafka_offset, source: offset, type: long}
         - {name: processed_at, source: batchTime, type: timestamptz}
     filter: "type IN ('edit','new')"
-    watermark: {column: event_time, delay: 10m, maxFutureSkew: 1h}
+    watermark: {column: event_time, delay: {{.Delay}}, maxFutureSkew: 1h}
     dropDuplicatesWithinWatermark: [event_id]
     deadLetter: {table: silver.edits_dead_letter}
     to:
       iceberg: {table: silver.edits, partitionBy: ["day(event_time)"]}
-ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
+{{.Extra}}ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
 status: {listen: none}
 `
 
@@ -147,6 +149,9 @@ func (s setup) write() error {
 	}
 	if s.OnLost == "" {
 		s.OnLost = pipeline.OnLostAdopt
+	}
+	if s.Delay == "" {
+		s.Delay = "10m"
 	}
 	if s.Delivery == "" {
 		s.Delivery = pipeline.AtLeastOnce

@@ -20,6 +20,9 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 		if name == silverTable {
 			t = audit.TableConfig{Name: name, Upstream: bronzeTable, DeadLetterTable: deadLetterTable}
 		}
+		if name == sessionsTable {
+			t = sessionsConfig()
+		}
 		cfg.Tables = append(cfg.Tables, t)
 	}
 	rep, err := audit.Run(ctx, cfg)
