@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -197,7 +196,7 @@ func scriptBroker(ctx context.Context, o Options) (*broker, error) {
 	for try := 1; ; try++ {
 		if o.Port == 0 {
 			var err error
-			if port, err = freePorts(); err != nil {
+			if port, err = freePorts(try); err != nil {
 				return nil, err
 			}
 		}
@@ -245,9 +244,10 @@ const (
 
 // freePorts gives a port that is free together with the next one, which is the
 // controller's.
-func freePorts() (int, error) {
-	for range 100 {
-		port := portFrom + 2*rand.IntN((portTo-portFrom)/2)
+func freePorts(try int) (int, error) {
+	for i := range 100 {
+		// Apart from other processes that look at the same time.
+		port := portFrom + 2*(os.Getpid()+100*try+i)%(portTo-portFrom)
 		if free(port) && free(port+1) {
 			return port, nil
 		}
