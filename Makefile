@@ -39,8 +39,12 @@ test: vet build tools ## Every test: units first, then real Kafka, independent r
 unit: ## The fast tests only: no broker, no Python
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 
+.PHONY: sessions
+sessions: build tools ## Sessions and windows against DuckDB, the query of sessions killed at each of its steps
+	WEIR_SESSIONS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=3 -timeout 60m $(TESTFLAGS) ./tests -run 'SessionsAndWindows'
+
 .PHONY: test-full
-test-full: tools-s3 test catalogs clouds stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test sessions catalogs clouds stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on

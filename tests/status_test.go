@@ -94,7 +94,7 @@ func settled(t *testing.T, p *process, url string) statusModel {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end) && p.running(); time.Sleep(200 * time.Millisecond) {
 		m := modelAt(t, url)
-		if len(m.Queries) == 2 && m.Queries[0].Totals.Batches > 3 && m.Queries[1].Totals.Batches > 3 && m.Health.Ready && len(m.DeadLetters) > 0 {
+		if len(m.Queries) == 3 && m.Queries[0].Totals.Batches > 3 && m.Queries[1].Totals.Batches > 3 && m.Queries[2].Totals.InputRows > 0 && m.Health.Ready && len(m.DeadLetters) > 0 {
 			return m
 		}
 	}

@@ -90,6 +90,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	opts.Trigger = engine.Trigger{ProcessingTime: q.Trigger.ProcessingTime, AvailableNow: q.Trigger.AvailableNow, Once: q.Trigger.Once}
 	opts.OnLostCheckpoint = checkpoint.OnLostCheckpoint(q.OnLostCheckpoint)
 	opts.TakeOver = a.opts.TakeOver
+	opts.NewState = slices.Contains(a.opts.NewState, q.Name)
 	opts.CommitDeadline = commitDeadline(q)
 	opts.InstanceID = instanceID(dir, q.Name)
 	out := &engine.Query{

@@ -3,8 +3,10 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -160,6 +162,26 @@ func (l *Log) RecordClaim(ctx context.Context, e marker.Epoch, identities map[st
 	if !changed {
 		return nil
 	}
+	return l.put(ctx, metadataKey, m)
+}
+
+// RecordDefinitions writes down what the stateful operators are. kept are the
+// fingerprints of others that stay: those of the state that is gone on from.
+func (l *Log) RecordDefinitions(ctx context.Context, now map[string]json.RawMessage, kept map[string]bool) error {
+	m, err := l.own(ctx)
+	if err != nil {
+		return err
+	}
+	next := maps.Clone(now)
+	for print, d := range m.Definitions {
+		if _, ok := next[print]; !ok && kept[print] {
+			next[print] = d
+		}
+	}
+	if maps.EqualFunc(next, m.Definitions, func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+		return nil
+	}
+	m.Definitions = next
 	return l.put(ctx, metadataKey, m)
 }
 

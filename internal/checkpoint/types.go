@@ -26,6 +26,9 @@ type Metadata struct {
 	// checkpoint. An older run that is still alive, or wakes up, sees it before
 	// it writes to the logs.
 	Epoch marker.Epoch `json:"epoch,omitzero"`
+	// Definitions say what the stateful operators are and were, by fingerprint:
+	// those of this run, and those that the state in the marker was made by.
+	Definitions map[string]json.RawMessage `json:"definitions,omitempty"`
 }
 
 // Plan is the file offsets/N: what batch N will read, written once.

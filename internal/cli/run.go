@@ -16,7 +16,7 @@ import (
 
 func newRun(g *globals) *cobra.Command {
 	var once, takeOver bool
-	var only []string
+	var only, newState []string
 	var page pageFlags
 	cmd := &cobra.Command{
 		Use:         "run FILE",
@@ -42,7 +42,7 @@ ends with 143 (130 for an interrupt): start it again, as often as you like. With
 			sum := newOnceRun(clock.System{})
 			line := g.progressLine()
 			a, err := app.Open(cmd.Context(), p, app.Options{
-				Logger: g.log, TakeOver: takeOver, Queries: only,
+				Logger: g.log, TakeOver: takeOver, Queries: only, NewState: newState,
 				OnProgress: func(p engine.Progress) { sum.batch(p); line(p) },
 				OnAlert:    func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
 			})
@@ -68,6 +68,7 @@ ends with 143 (130 for an interrupt): start it again, as often as you like. With
 	f.BoolVar(&once, "once", false, "work off what is there and return")
 	f.BoolVar(&takeOver, "take-over", false, "claim the queries although another instance seems alive")
 	f.StringSliceVar(&only, "query", nil, "run only this `query` (repeatable)")
+	f.StringSliceVar(&newState, "new-state", nil, "give up what this `query` remembers, where its definition was changed (repeatable)")
 	page.add(cmd, "", "`address` of the status page, or none (default: status.listen of the file)")
 	return cmd
 }

@@ -29,6 +29,9 @@ type run struct {
 	next   int64 // the batch id that the next plan gets
 	stateT []marker.StateFile
 	last   time.Time // batch time of the last batch
+	// since is where the operators' state began with nothing, nil where with the
+	// query.
+	since *batch.KafkaPosition
 	// limit is the marker of a side sink that holds the next batch already and
 	// so fixes where it ends; nil otherwise.
 	limit *marker.Marker

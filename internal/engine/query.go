@@ -51,6 +51,8 @@ type Options struct {
 	OnLostCheckpoint checkpoint.OnLostCheckpoint
 	// TakeOver claims the query although another instance seems alive.
 	TakeOver bool
+	// NewState begins with nothing remembered, whatever state there is.
+	NewState bool
 	// InstanceID is stable for one deployment of the query.
 	InstanceID string
 	// CommitDeadline bounds the resolving of one commit.

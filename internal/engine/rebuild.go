@@ -46,7 +46,7 @@ func (r *run) rebuildInput(ctx context.Context, b operator.InputRebuilder, m *ma
 	var back *int64
 	for {
 		from := b.RebuildBegin(m.Watermark, back)
-		if err := src.Rescan(ctx, m.Position, columns, timeColumn, from, b.RebuildAdd); err != nil {
+		if err := src.Rescan(ctx, r.since, m.Position, columns, timeColumn, from, b.RebuildAdd); err != nil {
 			return fmt.Errorf("query %s: rebuild state from the source: %w", r.q.Name, err)
 		}
 		further, again, err := b.RebuildEnd(m.Watermark, from)
@@ -60,6 +60,27 @@ func (r *run) rebuildInput(ctx context.Context, b operator.InputRebuilder, m *ma
 	}
 	for _, op := range r.q.Transform.State() {
 		r.q.Logger.Warn("state rebuilt from the source table", "query", r.q.Name, "operator", op.Name(), "keys", op.Keys())
+	}
+	return nil
+}
+
+// beginAnew forgets what the operators remember, where the user says so. Ids of
+// dropDuplicatesWithinWatermark that are in the main table are read from there
+// all the same; groups begin with the rows after the marker's position.
+func (r *run) beginAnew(ctx context.Context, m *marker.Marker) error {
+	r.q.alert("--new-state: what the query remembered is given up, rows of open groups are in no group")
+	b := r.releasing()
+	for _, op := range r.q.Transform.State() {
+		op.Reset()
+		if b == nil {
+			if err := r.rebuildMain(ctx, op, m); err != nil {
+				return err
+			}
+		}
+	}
+	r.stateT = nil
+	if b != nil {
+		r.since = m.Position.Vector().Clone()
 	}
 	return nil
 }

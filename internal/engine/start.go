@@ -74,6 +74,9 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 		if err := d.Err(); err != nil {
 			return nil, nil, err
 		}
+		if err := q.checkDefinition(obs, d); err != nil {
+			return nil, nil, err
+		}
 		q.Logger.Info("decided", "query", q.Name, "outcome", d.Outcome.String(), "reason", d.Reason)
 		for _, n := range d.Notes {
 			q.Logger.Warn(n, "query", q.Name)
@@ -291,6 +294,13 @@ func (r *run) settle(ctx context.Context, d checkpoint.Decision) error {
 	if err := r.recordClaim(ctx); err != nil {
 		return err
 	}
+	kept := map[string]bool{}
+	for _, f := range r.main().head.State {
+		kept[f.Definition] = true
+	}
+	if err := r.log.RecordDefinitions(ctx, r.q.readable(), kept); err != nil {
+		return err
+	}
 	if d.Outcome == checkpoint.OutcomeAlreadyCommitted {
 		return r.log.WriteCommit(ctx, checkpoint.CommitEntry{
 			QueryID: r.id.queryID, BatchID: d.BatchID, Marker: d.Marker, Progress: encode(r.progressOf(d.Marker)),
@@ -354,7 +364,18 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 		r.q.Logger.Warn("the transform has changed; state is rebuilt from the table", "query", r.q.Name)
 		lost = true
 	}
+	if r.q.Options.NewState && m.BatchID >= 0 {
+		return r.beginAnew(ctx, m)
+	}
 	fromInput := r.releasing()
+	for _, f := range m.State {
+		r.since = f.Since
+	}
+	if fromInput != nil && !d.RebuildState {
+		// Groups are read again only where they are lost: what has been put out
+		// already is no part of them, and the definition is the same.
+		lost = false
+	}
 	for _, op := range r.q.Transform.State() {
 		op.Reset()
 		var tip *marker.StateFile

@@ -218,6 +218,7 @@ func (r *run) stageState(ctx context.Context, a *attempt) error {
 		if err != nil {
 			return fmt.Errorf("query %s, batch %d: save state of %s: %w", r.q.Name, a.plan.BatchID, op.Name(), err)
 		}
+		f.Definition, f.Since = r.q.definitionOf(op.Name()), r.since
 		a.state = append(a.state, f)
 		fault.Reach(r.q.Name, fault.StageState)
 	}

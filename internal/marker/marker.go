@@ -88,6 +88,12 @@ type StateFile struct {
 	SHA256 string `json:"sha256"`
 	Keys   int64  `json:"keys"`
 	Bytes  int64  `json:"bytes"`
+	// Definition is the fingerprint of what the operator is: its keys, windows
+	// and columns. State of another definition is not gone on with.
+	Definition string `json:"definition,omitempty"`
+	// Since is where the state began with nothing (--new-state); rows before it
+	// are in no group. Nil where it began with the query.
+	Since *batch.KafkaPosition `json:"since,omitempty"`
 }
 
 // Counters say what became of the rows of a batch. Read is always the sum of

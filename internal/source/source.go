@@ -65,10 +65,10 @@ type Source interface {
 // Rescanner is what a Source also is that can give the rows of the past again,
 // for rebuilding what operators remember of them.
 type Rescanner interface {
-	// Rescan calls emit with the rows before end, in any order, that have an
-	// event time of at least minMicros; records hold the given columns and emit
-	// takes them over.
-	Rescan(ctx context.Context, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error
+	// Rescan calls emit with the rows from start (nil: the first) to before end,
+	// in any order, that have an event time of at least minMicros; records hold
+	// the given columns and emit takes them over.
+	Rescan(ctx context.Context, start *batch.KafkaPosition, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error
 }
 
 // ReadEnv is what the plan fixes for the rows of a batch.

@@ -246,7 +246,7 @@ func (s *Source) judge(t *table.Table, start, end *batch.KafkaPosition, got int6
 var _ source.Rescanner = (*Source)(nil)
 
 // Rescan implements source.Rescanner.
-func (s *Source) Rescan(ctx context.Context, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error {
+func (s *Source) Rescan(ctx context.Context, start *batch.KafkaPosition, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error {
 	if s.cfg.Rows == nil {
 		return failure.New(failure.Checkpoint, "the rows of table %s are not parsed: state cannot be read from them", s.cfg.Name)
 	}
@@ -262,7 +262,7 @@ func (s *Source) Rescan(ctx context.Context, end batch.Position, columns []strin
 	if err != nil {
 		return err
 	}
-	p := &picker{place: place, end: end.Table.Upstream, columns: columns, schema: s.schema}
+	p := &picker{place: place, start: start, end: end.Table.Upstream, columns: columns, schema: s.schema}
 	opts := []table.ScanOption{table.WithSnapshotID(pin), table.WithSelectedFields(p.read()...)}
 	if minMicros > marker.MinTime {
 		opts = append(opts, table.WithRowFilter(iceberg.GreaterThanEqual(iceberg.Reference(timeColumn), iceberg.Timestamp(minMicros))))
@@ -282,9 +282,10 @@ func (s *Source) Rescan(ctx context.Context, end batch.Position, columns []strin
 	return nil
 }
 
-// picker passes on the rows that come before a place.
+// picker passes on the rows between two places.
 type picker struct {
 	place   scan.Place
+	start   *batch.KafkaPosition
 	end     *batch.KafkaPosition
 	columns []string
 	schema  *arrow.Schema
@@ -326,10 +327,10 @@ func (p *picker) pick(ctx context.Context, rec arrow.RecordBatch, emit func(arro
 	}
 	whole := array.NewRecordBatch(arrow.NewSchema(fields, nil), cols, rec.NumRows())
 	defer whole.Release()
-	before := p.before(byName)
+	wanted := p.between(byName)
 	for from := 0; from < int(rec.NumRows()); {
 		to := from
-		for to < int(rec.NumRows()) && before(to) {
+		for to < int(rec.NumRows()) && wanted(to) {
 			to++
 		}
 		if to > from {
@@ -342,8 +343,8 @@ func (p *picker) pick(ctx context.Context, rec arrow.RecordBatch, emit func(arro
 	return nil
 }
 
-// before tells the rows before the end.
-func (p *picker) before(cols map[string]arrow.Array) func(row int) bool {
+// between tells the rows from the start to before the end.
+func (p *picker) between(cols map[string]arrow.Array) func(row int) bool {
 	offsets := cols[p.place.Offset].(*array.Int64)
 	topicOf := func(int) string { return p.place.Fixed }
 	if p.place.Topic != "" {
@@ -351,8 +352,10 @@ func (p *picker) before(cols map[string]arrow.Array) func(row int) bool {
 	}
 	partitionOf := partitions(cols[p.place.Partition])
 	return func(row int) bool {
-		at, ok := p.end.Get(topicOf(row), partitionOf(row))
-		return ok && offsets.Value(row) < at.NextOffset
+		topic, partition, offset := topicOf(row), partitionOf(row), offsets.Value(row)
+		from, _ := p.start.Get(topic, partition)
+		to, ok := p.end.Get(topic, partition)
+		return ok && offset >= from.NextOffset && offset < to.NextOffset
 	}
 }
 
