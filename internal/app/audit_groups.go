@@ -44,6 +44,9 @@ func AuditGroups(q pipeline.Query) (*audit.GroupsConfig, audit.Columns) {
 // Auditable reports whether a query's table can be compared with what it was
 // made of.
 func Auditable(q pipeline.Query) bool {
+	if q.To.Upsert() != nil {
+		return false // one row a key, not one an offset
+	}
 	if len(q.Aggregate) == 0 && !q.Typed() {
 		return true
 	}

@@ -131,6 +131,7 @@ func Transform(q pipeline.Query) (operator.Transform, error) {
 	for _, c := range q.Parse.Columns {
 		cfg.Columns = append(cfg.Columns, operator.Column{Name: c.Name, Path: c.Path, Source: c.Source, Type: c.Type, Required: c.Required, TimeFormat: c.TimeFormat})
 	}
+	cfg.Changes = changesOf(q.To.Upsert())
 	if w := q.Watermark; w != nil {
 		cfg.Watermark = &operator.Watermark{Column: w.Column, Delay: w.Delay, MaxFutureSkew: w.MaxFutureSkew}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/weirlake/weir/internal/sink"
 	sinkdelta "github.com/weirlake/weir/internal/sink/delta"
 	sinkiceberg "github.com/weirlake/weir/internal/sink/iceberg"
+	"github.com/weirlake/weir/internal/upsert"
 )
 
 // DeltaLocation is the folder of a Delta table that is named as tables of a
@@ -59,6 +60,9 @@ type SinkSpec struct {
 	PartitionBy []pipeline.PartitionField
 	Properties  map[string]string
 	Clock       clock.Clock
+	// Upsert, where set, merges rows by key; Shape then has the column that says
+	// what is deleted, and the table has not.
+	Upsert *upsert.Spec
 }
 
 // IcebergSink makes the sink over an Iceberg table.
@@ -67,7 +71,8 @@ func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	schema, err := icebergSchema(s.Shape)
+	shape := s.tableShape()
+	schema, err := icebergSchema(shape)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +85,8 @@ func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
 		role = sinkiceberg.Side
 	}
 	return sinkiceberg.New(sinkiceberg.Options{
-		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: s.Shape, Schema: schema,
-		Partition: spec, Properties: s.Properties, Clock: s.Clock,
+		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: shape, Schema: schema,
+		Partition: spec, Properties: s.Properties, Clock: s.Clock, Upsert: s.Upsert,
 	})
 }
 
@@ -97,7 +102,7 @@ type DeltaSettings struct {
 // DeltaSink makes the sink over the Delta table in a store.
 func DeltaSink(store delta.Storage, s SinkSpec, d DeltaSettings) (sink.Sink, error) {
 	o := sinkdelta.Options{
-		Storage: store, Table: s.Table, Query: s.Query, Arrow: s.Shape, Properties: s.Properties,
+		Storage: store, Table: s.Table, Query: s.Query, Arrow: s.tableShape(), Properties: s.Properties, Upsert: s.Upsert,
 		AddColumns: d.MergeSchema, AppID: d.AppID, Clock: s.Clock, Engine: engineInfo,
 	}
 	if s.Side {
@@ -160,7 +165,8 @@ func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Trans
 		return a.buildExternal(ctx, q, t)
 	}
 	shapes := t.Outputs()
-	spec := SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: shapes[operator.Main], PartitionBy: q.To.PartitionBy(), Clock: a.opts.Clock}
+	spec := SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: shapes[operator.Main], PartitionBy: q.To.PartitionBy(), Clock: a.opts.Clock,
+		Upsert: UpsertSpec(q.To.Upsert())}
 	var settings DeltaSettings
 	if d := q.To.Delta; d != nil {
 		spec.Properties = d.Properties

@@ -143,7 +143,7 @@ func (a *App) deltaMarkerOf(ctx context.Context, q pipeline.Query, location stri
 	if err != nil {
 		return nil, err
 	}
-	reader, err := a.tableSink(ctx, SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: t.Outputs()[operator.Main], Clock: a.opts.Clock}, location, DeltaSettings{})
+	reader, err := a.tableSink(ctx, SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: t.Outputs()[operator.Main], Clock: a.opts.Clock, Upsert: UpsertSpec(q.To.Upsert())}, location, DeltaSettings{})
 	if err != nil {
 		return nil, err
 	}

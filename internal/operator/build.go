@@ -17,13 +17,18 @@ func (w *worker) build() {
 	if len(w.keep) == 0 {
 		return
 	}
-	cols := make([]arrow.Array, len(w.c.k.columns))
+	cols := make([]arrow.Array, 0, len(w.c.k.columns)+1)
 	for i := range w.c.k.columns {
-		if w.c.k.columns[i].typ.variable() {
-			cols[i] = w.buildVariable(i)
-		} else {
-			cols[i] = w.buildFixed(i)
+		switch {
+		case w.c.k.columns[i].hidden():
+		case w.c.k.columns[i].typ.variable():
+			cols = append(cols, w.buildVariable(i))
+		default:
+			cols = append(cols, w.buildFixed(i))
 		}
+	}
+	if w.c.k.changes {
+		cols = append(cols, w.buildDeletes())
 	}
 	w.built = array.NewRecordBatch(w.c.k.main, cols, int64(len(w.keep)))
 	for _, c := range cols {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/weirlake/weir/internal/failure"
@@ -116,6 +117,12 @@ func (c *chain) Process(rec arrow.RecordBatch, emit Emit) error {
 	in, err := inputOf(rec)
 	if err != nil {
 		return err
+	}
+	if u := c.k.unwrap; u != nil {
+		b := array.NewBinaryBuilder(c.mem, arrow.BinaryTypes.Binary)
+		defer b.Release()
+		in.value = u.all(&in, b)
+		defer in.value.Release()
 	}
 	c.in = in
 	defer func() { c.in = input{} }()

@@ -62,6 +62,8 @@ type Config struct {
 	Watermark *Watermark
 	// Dedup names the key columns of dropDuplicatesWithinWatermark.
 	Dedup []string
+	// Changes, where set, make the rows changes by key.
+	Changes *Changes `json:",omitempty"`
 	// DeadLetter turns the side output on. Without it such rows are counted
 	// and not kept (the source still has them).
 	DeadLetter bool
@@ -215,6 +217,9 @@ type column struct {
 	path int
 }
 
+// hidden columns are parsed and not emitted.
+func (c *column) hidden() bool { return c.Name == DeletedColumn }
+
 // compiled is a checked Config.
 type compiled struct {
 	columns []column
@@ -222,6 +227,9 @@ type compiled struct {
 	prog    *event.Program
 	paths   int
 	filter  condition // nil for none
+	deletes condition // nil for none; only where changes are set
+	changes bool
+	unwrap  *unwrapper
 	// first are the columns that the filter names, rest the others.
 	first, rest []int
 	timeCol     int // -1 without a watermark
@@ -246,7 +254,11 @@ func New(cfg Config) (Transform, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newChain(cfg, k, print), nil
+	c := newChain(cfg, k, print)
+	if ch := cfg.Changes; ch != nil && ch.RememberDeletes > 0 {
+		return newDeletes(c, *ch), nil
+	}
+	return c, nil
 }
 
 // fingerprint hashes what decides the rows, and nothing else.
@@ -278,7 +290,8 @@ func compile(cfg Config) (*compiled, []error) {
 	}
 	var paths []string
 	var fields []arrow.Field
-	for i, c := range cfg.Columns {
+	k.changes = cfg.Changes != nil
+	for i, c := range cfg.Changes.expand(cfg.Columns) {
 		col, errs := compileColumn(c)
 		for _, err := range errs {
 			fault("column %d (%s): %w", i+1, c.Name, err)
@@ -293,8 +306,14 @@ func compile(cfg Config) (*compiled, []error) {
 			paths = append(paths, c.Path)
 		}
 		k.columns = append(k.columns, col)
-		fields = append(fields, arrow.Field{Name: c.Name, Type: col.typ.arrow(), Nullable: !c.Required})
+		if !col.hidden() {
+			fields = append(fields, arrow.Field{Name: c.Name, Type: col.typ.arrow(), Nullable: !c.Required})
+		}
 	}
+	if k.changes {
+		fields = append(fields, arrow.Field{Name: DeletedColumn, Type: arrow.FixedWidthTypes.Boolean})
+	}
+	faults = append(faults, k.compileChanges(cfg.Changes)...)
 	faults = append(faults, k.compileTime(cfg)...)
 	faults = append(faults, k.compileFilter(cfg.Filter)...)
 	if cfg.MaxDepth < 0 || cfg.MaxDepth > event.DepthCeiling {
@@ -306,6 +325,11 @@ func compile(cfg Config) (*compiled, []error) {
 	prog, err := event.Compile(paths, event.Options{MaxDepth: cfg.MaxDepth})
 	if err != nil {
 		return nil, []error{err}
+	}
+	if k.changes && cfg.Changes.Format == FormatDebezium {
+		if k.unwrap, err = newUnwrapper(cfg.MaxDepth); err != nil {
+			return nil, []error{err}
+		}
 	}
 	k.prog, k.paths = prog, len(paths)
 	k.main = arrow.NewSchema(fields, nil)

@@ -28,8 +28,8 @@ func (c *chain) emitDeadLetters(used []*worker, emit Emit) error {
 	for _, w := range used {
 		rows += len(w.faults)
 		for _, f := range w.faults {
-			if !c.in.value.IsNull(f.row) {
-				bytes += c.in.value.ValueLen(f.row)
+			if !c.in.raw.IsNull(f.row) {
+				bytes += c.in.raw.ValueLen(f.row)
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func (c *chain) appendDeadLetter(b *array.RecordBuilder, f *fault) {
 	b.Field(3).(*array.TimestampBuilder).Append(in.timestamp.Value(f.row))
 	b.Field(4).(*array.StringBuilder).Append(string(f.reason))
 	b.Field(5).(*array.StringBuilder).Append(f.detail)
-	for i, a := range []*array.Binary{in.key, in.value} {
+	for i, a := range []*array.Binary{in.key, in.raw} {
 		if a.IsNull(f.row) {
 			b.Field(6 + i).AppendNull()
 		} else {

@@ -19,6 +19,7 @@ type input struct {
 	timestamp     *array.Timestamp
 	timestampType *array.Int32
 	key, value    *array.Binary
+	raw           *array.Binary // the value as it came, where that was unwrapped
 	ingestedAt    *array.Timestamp
 	topicID       *array.String
 }
@@ -39,6 +40,7 @@ func inputOf(rec arrow.RecordBatch) (input, error) {
 		take(rec, batch.ColIngestedAt, &in.ingestedAt),
 		take(rec, batch.ColTopicID, &in.topicID),
 	)
+	in.raw = in.value
 	return in, err
 }
 
@@ -76,10 +78,10 @@ func (in *input) bytes(o origin, row int) ([]byte, bool) {
 		}
 		return in.key.Value(row), true
 	default:
-		if in.value.IsNull(row) {
+		if in.raw.IsNull(row) {
 			return nil, false
 		}
-		return in.value.Value(row), true
+		return in.raw.Value(row), true
 	}
 }
 

@@ -90,6 +90,8 @@ type worker struct {
 	ids    []byte
 	faults []fault
 	keep   []int32
+	// deletes says of each row whether its key is deleted; only with changes.
+	deletes []bool
 
 	maxEvent  int64
 	seenEvent bool
@@ -114,6 +116,9 @@ func (w *worker) parse() {
 	}
 	if len(w.c.k.keys) > 0 {
 		w.keys = resize(w.keys, w.rows)
+	}
+	if w.c.k.changes {
+		w.deletes = resize(w.deletes, w.rows)
 	}
 	w.seenEvent = false
 	for w.at = 0; w.at < w.rows; w.at++ {
@@ -164,6 +169,9 @@ func (w *worker) parseRow() outcome {
 	if len(k.keys) > 0 {
 		w.makeKey()
 	}
+	if k.changes {
+		w.deletes[w.at] = k.deletes != nil && k.deletes(w) == yes
+	}
 	return emitted
 }
 
@@ -175,6 +183,9 @@ func (w *worker) scanRow() outcome {
 	in, row := &w.c.in, w.lo+w.at
 	w.doc = nil
 	if in.value.IsNull(row) {
+		if w.c.k.changes {
+			return filtered // a tombstone: the delete came before it
+		}
 		return w.dead(ReasonNullValue, "the record has no value")
 	}
 	doc := in.value.Value(row)

@@ -268,9 +268,11 @@ func (l *loader) checkTo(p *Pipeline, q *Query, key string) {
 		l.faultKey(to, "to has both %s; a query has one main sink. For a second one add a query with a checkpoint of its own", strings.Join(q.To.kinds(), " and "))
 	case q.To.Iceberg != nil:
 		l.checkSink(q, q.To.Iceberg.Properties, key, to+".iceberg")
+		l.checkUpsert(q, key, to+".iceberg")
 	case q.To.Delta != nil:
 		l.checkDelta(p, q.To.Delta, to+".delta")
 		l.checkSink(q, q.To.Delta.Properties, key, to+".delta")
+		l.checkUpsert(q, key, to+".delta")
 	case len(q.To.kinds()) == 1:
 		l.checkExternal(p, q, to)
 	case !l.isBroken(to):

@@ -196,6 +196,10 @@ func (l *loader) checkUpstream(p *Pipeline) {
 		}
 		key := fmt.Sprintf("queries[%d].from.table.name", i)
 		for _, j := range p.producers(q.From.Table.Name) {
+			if p.Queries[j].To.Upsert() != nil {
+				l.faultKey(key, "query %s merges rows into %q by key, so the table has no rows of an offset to read from; read what that query reads", p.Queries[j].Name, q.From.Table.Name)
+				break
+			}
 			if p.Queries[j].To.Delta != nil {
 				l.faultKey(key, "query %s writes the table %q as Delta; this build reads Iceberg tables", p.Queries[j].Name, q.From.Table.Name)
 				break

@@ -76,7 +76,9 @@ func (w *Watermark) setDefaults() { w.MaxFutureSkew = DefaultMaxFutureSkew }
 
 func (d *DeadLetter) setDefaults() { d.Format = FormatIceberg }
 
-func (s *DeltaSink) setDefaults() { s.OnReusedAppID = ReusedFail }
+func (s *DeltaSink) setDefaults() {
+	s.OnReusedAppID, s.Mode, s.RememberDeletes = ReusedFail, ModeAppend, DefaultRememberDeletes
+}
 
 func (o *Ops) setDefaults() { o.FlushInterval = DefaultFlushInterval }
 

@@ -307,14 +307,21 @@ func (t To) PartitionBy() []PartitionField {
 	return nil
 }
 
-// IcebergSink appends to an Iceberg table, created when missing.
+// IcebergSink appends to an Iceberg table, or merges into it, created when missing.
 type IcebergSink struct {
 	Table       string            `yaml:"table" weir:"required,table"`
 	PartitionBy []PartitionField  `yaml:"partitionBy"`
 	Properties  map[string]string `yaml:"properties"`
+	// Mode is append or upsert; the rest is for upsert, see Upsert.
+	Mode            string        `yaml:"mode" weir:"enum=append|upsert"`
+	Keys            []string      `yaml:"keys" weir:"min=1"`
+	OrderBy         []string      `yaml:"orderBy" weir:"min=1"`
+	DeleteWhen      string        `yaml:"deleteWhen"`
+	Changes         string        `yaml:"changes" weir:"enum=debezium"`
+	RememberDeletes time.Duration `yaml:"rememberDeletes" weir:"min=0s"`
 }
 
-// DeltaSink appends to a Delta table, created when missing. Exactly one of Table
+// DeltaSink appends to a Delta table, or merges into it, created when missing. Exactly one of Table
 // and Path is set.
 type DeltaSink struct {
 	// Table is namespace.table, a folder <namespace>/<table> of the warehouse.
@@ -330,6 +337,13 @@ type DeltaSink struct {
 	AppID string `yaml:"appId"`
 	// OnReusedAppID says what happens where AppID belongs to another lineage.
 	OnReusedAppID string `yaml:"onReusedAppId" weir:"enum=fail|rebind"`
+	// Mode is append or upsert; the rest is for upsert, see Upsert.
+	Mode            string        `yaml:"mode" weir:"enum=append|upsert"`
+	Keys            []string      `yaml:"keys" weir:"min=1"`
+	OrderBy         []string      `yaml:"orderBy" weir:"min=1"`
+	DeleteWhen      string        `yaml:"deleteWhen"`
+	Changes         string        `yaml:"changes" weir:"enum=debezium"`
+	RememberDeletes time.Duration `yaml:"rememberDeletes" weir:"min=0s"`
 }
 
 // The values of DeltaSink.OnReusedAppID.
