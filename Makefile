@@ -44,7 +44,7 @@ sessions: build tools ## Sessions and windows against DuckDB, the query of sessi
 	WEIR_SESSIONS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=3 -timeout 60m $(TESTFLAGS) ./tests -run 'SessionsAndWindows'
 
 .PHONY: test-full
-test-full: tools-s3 test sessions catalogs clouds stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test sessions catalogs clouds cloud-run stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -78,6 +78,12 @@ clouds: build ## Google Cloud Storage and Azure on emulations: the stores' suite
 	WEIR_CONFORMANCE=$(CONFORMANCE) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./internal/objstore/...
 	WEIR_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run 'Emulated'
 	@cat $(CONFORMANCE)
+
+.PHONY: cloud-run
+cloud-run: build tools tools-s3 ## examples/cloud.yaml on Kafka with TLS and log-in, Postgres and an S3 server, killed five times, counted by others
+	@scripts/venv.sh duckdb
+	WEIR_CLOUD_RUN=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python \
+		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run TheExampleOnKafka
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
