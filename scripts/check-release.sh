@@ -43,6 +43,17 @@ runner() {
   esac
 }
 
+# shape BINARY STATIC: what it asks the system for.
+shape() {
+  local weir=$1 static=$2
+  if [ -n "$static" ]; then
+    if readelf -lW "$weir" | grep -q INTERP; then bad "$weir is called static and asks for a loader"; fi
+  else
+    local needs; needs=$(readelf -dW "$weir" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|libresolv|ld-linux[-a-z0-9_]*)\.so' || true)
+    [ -z "$needs" ] || bad "$weir needs more than glibc: $needs"
+  fi
+}
+
 # try RUNNER BINARY EXAMPLES ARCH STATIC
 try() {
   local run=$1 weir=$2 examples=$3 arch=$4 static=$5 data
@@ -58,20 +69,18 @@ if wrong or len(said.get("revision", "")) != 40 or not said.get("date", "").ends
     sys.exit(f"{said}: {wrong}")
 PY
   $run "$weir" validate "$examples/minimal.yaml" >/dev/null
-  local events=20000; if [ -n "$run" ]; then events=2000; fi
-  $run "$weir" demo --data "$data/demo" --events $events --once --listen none --output json >"$data/demo.json" 2>"$data/demo.err" ||
-    { cat "$data/demo.err" >&2; bad "$weir: the demo ended with $?"; }
+  shape "$weir" "$static"
+  # The demo starts its broker as a child of its own binary, which an emulator
+  # does not run.
+  if [ -n "$run" ]; then return; fi
+  local events=20000
+  "$weir" demo --data "$data/demo" --events $events --once --listen none --output json >"$data/demo.json" 2>"$data/demo.err" ||
+    { cat "$data/demo.err" >&2; bad "$weir: the demo did not end well"; }
   "$python" - "$data/demo.json" $events <<'PY' || bad "$weir: the demo's counts do not add up"
 import json, sys
 d = json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])
 sys.exit(not (d["events"] == int(sys.argv[2]) and d["bronze_rows"] == d["kafka_records"] and d["silver_rows"] > 0))
 PY
-  if [ -n "$static" ]; then
-    if readelf -lW "$weir" | grep -q INTERP; then bad "$weir is called static and asks for a loader"; fi
-  else
-    local needs; needs=$(readelf -dW "$weir" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|libresolv|ld-linux[-a-z0-9_]*)\.so' || true)
-    [ -z "$needs" ] || bad "$weir needs more than glibc: $needs"
-  fi
 }
 
 for archive in "$dist"/weir_*_linux_*.tar.gz; do
@@ -95,7 +104,7 @@ if missing or len(has) < 50: sys.exit(f"{len(has)} components, missing {missing}
 PY
   if run=$(runner "$arch"); then
     try "$run" "$d/weir" "$d/examples" "$arch" "$static"
-    say "$name: runs${run:+ ($run)}"
+    say "$name: runs${run:+, version and validate only ($run)}"
   else
     readelf -hW "$d/weir" | grep -qi aarch64 || bad "$name is no arm64 binary"
     say "$name: NOT RUN: neither this architecture nor qemu (Debian: qemu-user)"
@@ -116,7 +125,7 @@ for deb in "$dist"/*.deb; do
   [ -d "$fs/etc/weir" ] || bad "$(basename "$deb") lacks /etc/weir"
   if run=$(runner "$arch"); then
     try "$run" "$fs/usr/bin/weir" "$fs/usr/share/doc/weir/examples" "$arch" ''
-    say "$(basename "$deb"): installed into a folder, runs${run:+ ($run)}"
+    say "$(basename "$deb"): installed into a folder, runs${run:+, version and validate only ($run)}"
   fi
   if command -v systemd-analyze >/dev/null; then
     # In the folder as its root; the pipelines and the user do not exist there.
@@ -145,7 +154,7 @@ for rpm in "$dist"/*.rpm; do
   case "$rpm" in *x86_64*) arch=amd64 ;; *) arch=arm64 ;; esac
   if run=$(runner "$arch"); then
     try "$run" "$fs/usr/bin/weir" "$fs/usr/share/doc/weir/examples" "$arch" ''
-    say "$(basename "$rpm"): unpacked, runs${run:+ ($run)}"
+    say "$(basename "$rpm"): unpacked, runs${run:+, version and validate only ($run)}"
   fi
 done
 say "all well"

@@ -22,3 +22,7 @@ vulncheck: ## Known vulnerabilities in what is linked (skipped, with the reason,
 orchestrators: build ## Airflow and Dagster run the examples for real (installs both)
 	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_DAGSTER_PYTHON=$$(scripts/venv.sh dagster) WEIR_AIRFLOW_PYTHON=$$(scripts/venv.sh airflow) \
 		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run 'Dagster|Airflow|Cron|TheTableOfExit'
+
+.PHONY: bench-peers
+bench-peers: build ## Weir beside Spark, Flink, Kafka Connect and hand-written Python on one real Kafka (resumable; 2 GB of downloads)
+	scripts/peers/run.sh $(PEERS)
