@@ -133,7 +133,10 @@ func Transform(q pipeline.Query) (operator.Transform, error) {
 	}
 	cfg.Changes = changesOf(q.To.Upsert())
 	if w := q.Watermark; w != nil {
-		cfg.Watermark = &operator.Watermark{Column: w.Column, Delay: w.Delay, MaxFutureSkew: w.MaxFutureSkew}
+		cfg.Watermark = &operator.Watermark{Column: w.Column, Delay: w.Delay, MaxFutureSkew: w.MaxFutureSkew, PerPartition: w.PerPartition}
+		if w.PerPartition {
+			cfg.Watermark.IdleTimeout = w.IdleTimeout
+		}
 	}
 	t, err := operator.New(cfg)
 	if err != nil {

@@ -105,3 +105,14 @@ func upstreamWatermark(end batch.Position) *int64 {
 	}
 	return end.Table.WatermarkMicros
 }
+
+// partitionsOf names the partitions of a position that are still the query's.
+func partitionsOf(p batch.Position) []string {
+	var out []string
+	p.Vector().Each(func(topic, _ string, part int32, pp batch.PartitionPosition) {
+		if pp.HandedTo == "" {
+			out = append(out, batch.TopicPartition{Topic: topic, Partition: part}.String())
+		}
+	})
+	return out
+}

@@ -113,7 +113,7 @@ func (r *run) stream(ctx context.Context, a *attempt, stages []staging) (source.
 	t := r.q.Transform
 	if err := t.Begin(operator.Env{
 		BatchID: a.plan.BatchID, BatchTimeMicros: a.plan.BatchTime.UnixMicro(), Watermark: a.plan.Watermark,
-		Upstream: upstreamWatermark(a.plan.End),
+		Upstream: upstreamWatermark(a.plan.End), Partitions: partitionsOf(a.plan.End),
 	}); err != nil {
 		return source.ReadResult{}, err
 	}

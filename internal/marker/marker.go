@@ -71,6 +71,9 @@ type Watermark struct {
 	// MaxEventMicros is the greatest event time seen, per partition
 	// ("topic-partition") where per-partition watermarks are on, else under "".
 	MaxEventMicros map[string]int64 `json:"max_event_micros,omitempty"`
+	// SeenMicros is, per partition, the batch time of the last batch that had an
+	// event of it; only where per-partition watermarks are on.
+	SeenMicros map[string]int64 `json:"seen_micros,omitempty"`
 	// Idle lists the partitions that did not hold the watermark back.
 	Idle []string `json:"idle,omitempty"`
 }

@@ -36,6 +36,7 @@ type chain struct {
 	counters  marker.Counters
 	maxEvent  int64
 	seenEvent bool
+	parts     partitionTimes
 	sample    sample
 }
 
@@ -95,6 +96,7 @@ func (c *chain) Begin(env Env) error {
 	c.env = env
 	c.counters = marker.Counters{}
 	c.maxEvent, c.seenEvent = 0, false
+	c.parts.reset()
 	c.sample.reset(c.cfg.Seed, env.BatchID)
 	if c.dedup != nil {
 		c.dedup.begin(env.Watermark.Micros)
@@ -106,6 +108,7 @@ func (c *chain) Begin(env Env) error {
 func (c *chain) Rollback() {
 	c.counters = marker.Counters{}
 	c.seenEvent = false
+	c.parts.reset()
 	if c.dedup != nil {
 		c.dedup.rollback()
 	}
@@ -214,6 +217,9 @@ func (c *chain) settle(w *worker) {
 		}
 	}
 	c.counters.Read += int64(len(w.outcomes))
+	if c.k.perPartition {
+		c.parts.merge(&w.parts)
+	}
 	if w.seenEvent && (!c.seenEvent || w.maxEvent > c.maxEvent) {
 		c.maxEvent, c.seenEvent = w.maxEvent, true
 	}
@@ -231,6 +237,10 @@ func (c *chain) Finish(Emit) (Result, error) {
 // moves back, and rows of this batch were measured against the one before.
 func (c *chain) nextWatermark() marker.Watermark {
 	w := c.env.Watermark
+	if c.k.perPartition {
+		return byPartition(w, c.parts.max, c.env.Partitions, c.env.BatchTimeMicros, c.k.delay, c.k.idleAfter)
+	}
+	w.SeenMicros, w.Idle = nil, nil
 	w.MaxEventMicros = maps.Clone(w.MaxEventMicros)
 	if !c.seenEvent {
 		return w

@@ -110,6 +110,11 @@ type Watermark struct {
 	// MaxFutureSkew is how far ahead of the batch time an event may be; with 0
 	// none may. There is no default here: the pipeline file's is set there.
 	MaxFutureSkew time.Duration
+	// PerPartition draws a watermark in each partition and takes the least of
+	// those that are not idle; a partition is idle after IdleTimeout without an
+	// event, 0 is never.
+	PerPartition bool          `json:",omitempty"`
+	IdleTimeout  time.Duration `json:",omitempty"`
 }
 
 // colType is a declared type.
@@ -234,9 +239,12 @@ type compiled struct {
 	first, rest []int
 	timeCol     int // -1 without a watermark
 	delay, skew int64
-	keys        []int
-	eventID     int // column that dead letters are identified by, -1 for none
-	main        *arrow.Schema
+	// perPartition and idleAfter are those of the watermark.
+	perPartition bool
+	idleAfter    int64
+	keys         []int
+	eventID      int // column that dead letters are identified by, -1 for none
+	main         *arrow.Schema
 }
 
 // New checks the configuration and makes the chain. Its error (class Config)
@@ -400,6 +408,10 @@ func (k *compiled) compileTime(cfg Config) []error {
 		if w.Delay < 0 || w.MaxFutureSkew < 0 {
 			fault("watermark: delay and maxFutureSkew cannot be negative")
 		}
+		if w.IdleTimeout < 0 || w.IdleTimeout > 0 && !w.PerPartition {
+			fault("watermark: idleTimeout is for perPartition, and cannot be negative")
+		}
+		k.perPartition, k.idleAfter = w.PerPartition, w.IdleTimeout.Microseconds()
 		k.delay, k.skew = w.Delay.Microseconds(), w.MaxFutureSkew.Microseconds()
 	} else if len(cfg.Dedup) > 0 {
 		fault("dropDuplicatesWithinWatermark: a watermark is needed, or the keys would be remembered for ever")

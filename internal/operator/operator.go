@@ -28,6 +28,8 @@ type Env struct {
 	// Upstream is the watermark of the source table at the batch's end, in
 	// microseconds; nil where the source has none.
 	Upstream *int64
+	// Partitions are those that the batch's source is assigned, topic-partition.
+	Partitions []string
 }
 
 // Emit takes over a record for one of the outputs.

@@ -95,6 +95,7 @@ type worker struct {
 
 	maxEvent  int64
 	seenEvent bool
+	parts     partitionTimes
 
 	scratch, kept []byte
 	built         arrow.RecordBatch
@@ -121,6 +122,7 @@ func (w *worker) parse() {
 		w.deletes = resize(w.deletes, w.rows)
 	}
 	w.seenEvent = false
+	w.parts.reset()
 	for w.at = 0; w.at < w.rows; w.at++ {
 		w.outcomes[w.at] = w.parseRow()
 	}
@@ -161,6 +163,9 @@ func (w *worker) parseRow() outcome {
 		}
 		if !w.seenEvent || at > w.maxEvent {
 			w.maxEvent, w.seenEvent = at, true
+		}
+		if k.perPartition {
+			w.parts.see(w.c.in.topic.Value(w.lo+w.at), w.c.in.partition.Value(w.lo+w.at), at)
 		}
 		if at < w.c.env.Watermark.Micros {
 			return late

@@ -219,6 +219,15 @@ func (l *loader) checkWatermark(q *Query, key string) {
 	if _, given := l.places[key+".watermark.delay"]; q.Watermark != nil && q.Parse != nil && !given && !l.isBroken(key+".watermark") {
 		l.faultKey(key+".watermark", "watermark needs delay: how far behind the latest event time an event is still taken")
 	}
+	if w := q.Watermark; w != nil {
+		_, idle := l.places[key+".watermark.idleTimeout"]
+		switch {
+		case w.PerPartition && q.Typed():
+			l.faultKey(key+".watermark.perPartition", "perPartition: the query that parses has drawn the watermark; set it there")
+		case idle && !w.PerPartition && !l.isBroken(key+".watermark"):
+			l.faultKey(key+".watermark.idleTimeout", "idleTimeout is for perPartition: without it no partition holds the watermark back")
+		}
+	}
 	dedup := key + ".dropDuplicatesWithinWatermark"
 	if len(q.DropDuplicatesWithinWatermark) == 0 {
 		return

@@ -19,6 +19,7 @@ const (
 	DefaultIdleTimeout          = 60 * time.Second
 	DefaultOverlap              = 10 * time.Second
 	DefaultMaxFutureSkew        = time.Hour
+	DefaultIdlePartition        = 5 * time.Minute
 	DefaultFlushInterval        = 5 * time.Second
 	DefaultListen               = "127.0.0.1:8080"
 	// ListenNone switches the status page off.
@@ -72,7 +73,9 @@ func (t *TableSource) setDefaults() {
 
 func (p *Parse) setDefaults() { p.Format = "json" }
 
-func (w *Watermark) setDefaults() { w.MaxFutureSkew = DefaultMaxFutureSkew }
+func (w *Watermark) setDefaults() {
+	w.MaxFutureSkew, w.IdleTimeout = DefaultMaxFutureSkew, DefaultIdlePartition
+}
 
 func (d *DeadLetter) setDefaults() { d.Format = FormatIceberg }
 

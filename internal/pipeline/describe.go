@@ -175,6 +175,9 @@ var descriptions = map[string]string{
 	"Watermark.delay":         "How far behind the latest event time an event is still taken; later ones are counted as late. Needed with `parse`. Over a table that another query has parsed, the watermark is that table's own, and this comes on top of it. Default there: 0s.",
 	"Watermark.maxFutureSkew": "An event further ahead of the batch's time than this is a dead letter and does not move the watermark.",
 
+	"Watermark.perPartition": "Draw a watermark in each partition of the topic, and take the least of those that are not idle: for topics whose partitions are filled at different paces. Off, the greatest event time of all partitions counts, as in Spark.",
+	"Watermark.idleTimeout":  "With `perPartition`: a partition without an event for this long, by the batches' times, does not hold the watermark back; 0 waits for it for ever. What it delivers later may be late.",
+
 	"DeadLetter.table":      "The table, `namespace.table`.",
 	"DeadLetter.format":     "Format of the table.",
 	"DeadLetter.properties": "Table properties to create it with.",

@@ -113,7 +113,7 @@ func TestEveryKeyReachesItsField(t *testing.T) {
 	check("by timestamp", byTime.From.Kafka.StartingOffsetsByTimestamp, map[string]map[int32]int64{"c": {0: 1700000000000, 1: 1777593600000}})
 	check("trigger", silver.Trigger.ProcessingTime, 90*time.Second)
 	check("columns", silver.Parse.Columns[0], Column{Name: "id", Path: "$.id", Type: TypeString, Required: true})
-	check("watermark", *silver.Watermark, Watermark{"at", 10 * time.Minute, time.Hour})
+	check("watermark", *silver.Watermark, Watermark{Column: "at", Delay: 10 * time.Minute, MaxFutureSkew: time.Hour, IdleTimeout: DefaultIdlePartition})
 	check("dedup", silver.DropDuplicatesWithinWatermark, []string{"id"})
 	check("ops", p.Ops, Ops{ProgressTable: "ops.stream_progress", FlushInterval: 500 * time.Millisecond, JSONL: filepath.Join(dir, "progress.jsonl")})
 	check("status", p.Status.Listen, ListenNone)

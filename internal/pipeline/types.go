@@ -250,6 +250,11 @@ type Watermark struct {
 	// MaxFutureSkew sends events further ahead of the batch time to the
 	// dead-letter table, so that one wrong clock cannot move the watermark.
 	MaxFutureSkew time.Duration `yaml:"maxFutureSkew" weir:"min=0s"`
+	// PerPartition draws a watermark in each partition; the least of those that
+	// are not idle counts.
+	PerPartition bool `yaml:"perPartition"`
+	// IdleTimeout is after how long without an event a partition is idle.
+	IdleTimeout time.Duration `yaml:"idleTimeout" weir:"min=0s"`
 }
 
 // DeadLetter is the side table for rows that cannot be used.
