@@ -93,6 +93,10 @@ func newInit(g *globals) *cobra.Command {
 			if force {
 				flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 			}
+			text, err := writeModels(args[0], text, force)
+			if err != nil {
+				return err
+			}
 			f, err := os.OpenFile(args[0], flags, 0o644)
 			if errors.Is(err, fs.ErrExist) {
 				return failure.New(failure.Config, "%s exists", args[0]).WithHint("choose another name, or --force to overwrite it")
