@@ -63,7 +63,7 @@ catalogs: build tools ## Catalogs on a real Postgres, Iceberg's REST server and 
 	@cat $(CONFORMANCE)
 
 # Sinks over stores outside, on the real ones: Postgres, Apache Kafka.
-STORES := ./internal/sink/postgres
+STORES := ./internal/sink/postgres ./internal/sink/kafka
 
 .PHONY: stores
 stores: build tools ## Sinks outside on real servers, killed in the middle of their commits (Postgres, Kafka)

@@ -187,3 +187,52 @@ func TestStorePostgresThatIsKilledWhileAPipelineWritesLosesAndDoublesNothing(t *
 	l.exactInPostgres()
 	l.exact()
 }
+
+// landingQuery is a query that lands the records as they came, over the topic itself.
+const landingQuery = `  - name: landing
+    from:
+      kafka: {topics: [edits], startingOffsets: earliest, maxOffsetsPerTrigger: 200}
+    trigger: {processingTime: 20ms}
+    to:
+      postgres: {url: %q, table: landing}
+`
+
+func TestStoreThatIsDownNeitherHoldsUpNorDoublesTheOthers(t *testing.T) {
+	realStores(t)
+	python(t)
+	l := &pgLab{lab: newLab(t, 500), server: catalogtest.StartPostgres(t)}
+	l.database = l.server.NewDatabase()
+	l.edit("queries:\n", "queries:\n"+fmt.Sprintf(landingQuery, l.url()))
+	count := func() (n, distinct int64) {
+		conn, err := pgx.Connect(context.Background(), l.url())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		if err := conn.QueryRow(context.Background(), "SELECT count(*), count(DISTINCT (partition, \"offset\")) FROM landing").Scan(&n, &distinct); err != nil {
+			t.Fatal(err)
+		}
+		return n, distinct
+	}
+	l.run(exitOK)
+	if n, distinct := count(); n != 500 || distinct != 500 {
+		t.Fatalf("%d rows, %d records", n, distinct)
+	}
+	// The database is away. A run that ends by itself does the rest, and says so
+	// with the code of what is missing.
+	l.server.Kill9()
+	l.produce(500)
+	p := start(t, nil, "run", l.file)
+	waitFor(t, "the tables of the lakehouse, while the database is away", func() bool { return l.committed("silver") == 1000 })
+	if got := l.committed("landing"); got != 500 {
+		t.Fatalf("landing has committed %d records into a database that is away", got)
+	}
+	l.server.Restart()
+	waitFor(t, "the database to catch up", func() bool { return l.committed("landing") == 1000 })
+	p.stop(exitOK)
+	if n, distinct := count(); n != 1000 || distinct != 1000 {
+		t.Fatalf("%d rows, %d records", n, distinct)
+	}
+	l.exact()
+	l.exactByOthers()
+}

@@ -46,17 +46,19 @@ func (a *App) RunOnce(ctx context.Context) error {
 
 // Run runs every query as its trigger says, at the same time, until ctx ends,
 // drained is closed, or one of them fails: a query that stops on an error stops
-// the pipeline, with that error's exit code. When drained is closed, queries
+// the pipeline, with that error's exit code (see runQuery for stores outside that
+// are out of reach). When drained is closed, queries
 // work off what is there, those upstream first, and Run returns.
 func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 	g, gctx := errgroup.WithContext(ctx)
+	held := &heldErrors{}
 	defer a.stopping.on(gctx)()
 	for _, n := range a.nodes {
 		n.drain, n.done = make(chan struct{}), make(chan struct{})
 		n.query.Drain = n.drain
 		g.Go(func() error {
 			defer close(n.done)
-			return a.watch.ended(n.query.Name, n.query.Run(gctx))
+			return a.runQuery(gctx, n, drained, held)
 		})
 	}
 	finished := make(chan struct{})
@@ -70,6 +72,9 @@ func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 	stopJobs()
 	close(finished)
 	waiter.Wait()
+	if err == nil {
+		err = held.first
+	}
 	if flushErr := a.flush(context.WithoutCancel(ctx)); err == nil {
 		err = flushErr
 	}
