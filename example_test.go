@@ -138,6 +138,41 @@ func ExampleDeltaTable_Merge() {
 
 // A program for cron or an orchestrator: it works off what is there, and its exit
 // code says whether to try again.
+func ExampleUpsert() {
+	dir, servers, stop := ordersOnABroker(
+		`{"op":"c","after":{"id":1,"amount":20},"source":{"lsn":10}}`,
+		`{"op":"c","after":{"id":2,"amount":35},"source":{"lsn":11}}`,
+		`{"op":"u","after":{"id":1,"amount":25},"source":{"lsn":12}}`,
+		`{"op":"d","before":{"id":2},"source":{"lsn":13}}`,
+		`{"op":"u","after":{"id":2,"amount":1},"source":{"lsn":11}}`, // late: it stays deleted
+	)
+	defer stop()
+	ctx := context.Background()
+	path := filepath.Join(dir, "lake", "orders")
+
+	err := weir.NewQuery("orders").
+		From(weir.Kafka{BootstrapServers: servers, Topics: []string{"orders"}}).
+		Parse(weir.Parse{Columns: []weir.Column{
+			{Name: "id", Path: "$.id", Type: "long", Required: true},
+			{Name: "amount", Path: "$.amount", Type: "long"},
+			{Name: "lsn", Path: "$.__source.lsn", Type: "long", Required: true},
+		}}).
+		Trigger(weir.AvailableNow()).
+		Checkpoint(filepath.Join(dir, "checkpoints", "orders")).
+		To(weir.Delta{Path: path, Upsert: &weir.Upsert{Keys: []string{"id"}, OrderBy: []string{"lsn"}, Debezium: true}}).
+		Run(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	table, err := weir.OpenDelta(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	rows, err := table.Rows(ctx)
+	fmt.Println(rows, "row", err)
+	// Output: 1 row <nil>
+}
+
 func ExampleExitCode() {
 	dir, servers, stop := ordersOnABroker(`{"id":1}`)
 	defer stop()

@@ -210,3 +210,24 @@ func TestABatchThatIsNoBatchIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestUpsertIsRefusedWhereItCannotBeKept(t *testing.T) {
+	parse := Parse{Columns: []Column{{Name: "id", Path: "$.id", Type: "long", Required: true}}}
+	query := func() *Query {
+		return NewQuery("orders").From(Kafka{BootstrapServers: "127.0.0.1:1", Topics: []string{"orders"}}).Checkpoint(t.TempDir()).
+			To(Delta{Path: t.TempDir(), Upsert: &Upsert{Keys: []string{"id"}}})
+	}
+	twice := parse
+	twice.DropDuplicatesWithinWatermark = []string{"id"}
+	for want, q := range map[string]*Query{
+		"Upsert without Parse":                      query(),
+		"Upsert with DropDuplicatesWithinWatermark": query().Parse(twice),
+		"Upsert with Transform":                     query().Parse(parse).Transform(Transform{}),
+		`keys: there is no column "id"`:             query().Parse(Parse{Columns: []Column{{Name: "no", Path: "$.id", Type: "long", Required: true}}}),
+	} {
+		err := q.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) || ExitCode(err) != 2 {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}

@@ -55,6 +55,8 @@ type Iceberg struct {
 	// PartitionBy are terms like day(event_time), or columns.
 	PartitionBy []string
 	Properties  map[string]string
+	// Upsert merges rows by key; nil appends them.
+	Upsert *Upsert
 }
 
 func (t Iceberg) open(ctx context.Context, env tableEnv) (sink.Sink, func() error, error) {
@@ -70,7 +72,7 @@ func (t Iceberg) open(ctx context.Context, env tableEnv) (sink.Sink, func() erro
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := app.IcebergSink(catalog, app.SinkSpec{Query: env.query, Table: t.Table, Side: env.side, Shape: env.shape, PartitionBy: by, Properties: t.Properties, Clock: env.clock})
+	s, err := app.IcebergSink(catalog, app.SinkSpec{Query: env.query, Table: t.Table, Side: env.side, Shape: env.shape, PartitionBy: by, Properties: t.Properties, Clock: env.clock, Upsert: app.UpsertSpec(t.Upsert.spec())})
 	if err != nil {
 		_ = catalog.Close()
 		return nil, nil, err
@@ -94,6 +96,8 @@ type Delta struct {
 	// to another lineage the query stops, unless RebindAppID hands it over.
 	AppID       string
 	RebindAppID bool
+	// Upsert merges rows by key; nil appends them.
+	Upsert *Upsert
 }
 
 func (t Delta) open(ctx context.Context, env tableEnv) (sink.Sink, func() error, error) {
@@ -113,7 +117,7 @@ func (t Delta) open(ctx context.Context, env tableEnv) (sink.Sink, func() error,
 		return nil, nil, err
 	}
 	s, err := app.DeltaSink(store,
-		app.SinkSpec{Query: env.query, Table: name, Side: env.side, Shape: env.shape, PartitionBy: by, Properties: t.Properties, Clock: env.clock},
+		app.SinkSpec{Query: env.query, Table: name, Side: env.side, Shape: env.shape, PartitionBy: by, Properties: t.Properties, Clock: env.clock, Upsert: app.UpsertSpec(t.Upsert.spec())},
 		app.DeltaSettings{MergeSchema: t.MergeSchema, AppID: t.AppID, Rebind: t.RebindAppID, Logger: env.log})
 	return s, func() error { return nil }, err
 }

@@ -97,6 +97,7 @@ func (q *Query) operators(in *arrow.Schema) (operator.Transform, error) {
 		for _, c := range p.Columns {
 			cfg.Columns = append(cfg.Columns, operator.Column(c))
 		}
+		cfg.Changes = q.changes()
 		if w := p.Watermark; w != nil {
 			cfg.Watermark = &operator.Watermark{Column: w.Column, Delay: w.Delay, MaxFutureSkew: w.MaxFutureSkew}
 			if w.MaxFutureSkew == 0 {

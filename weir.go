@@ -256,6 +256,7 @@ func (q *Query) Validate() error {
 		add("DeadLetters without Parse: nothing can fail in rows that are taken as they are")
 	}
 	faults = append(faults, q.transformFaults()...)
+	faults = append(faults, q.upsertFaults()...)
 	if len(faults) > 0 {
 		return failure.New(failure.Config, "query %s: %s", q.name, strings.Join(faults, "; "))
 	}
