@@ -1,0 +1,206 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirlake/weir/internal/kafkatest"
+	"github.com/weirlake/weir/internal/s3test"
+)
+
+// secrets are planted texts, by what they are.
+type secrets map[string]string
+
+// absent fails where an output holds one of the secrets.
+func (s secrets) absent(t *testing.T, where, text string) {
+	t.Helper()
+	for what, secret := range s {
+		if at := strings.Index(text, secret); at >= 0 {
+			t.Errorf("%s holds the %s: …%s…", where, what, strings.ReplaceAll(text[max(0, at-120):at], secret, "[…]"))
+		}
+	}
+}
+
+// absentInFiles looks into every file below dir but those that were planted.
+func (s secrets) absentInFiles(t *testing.T, dir string, but ...string) {
+	t.Helper()
+	n := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		for _, b := range but {
+			if path == b {
+				return nil
+			}
+		}
+		data, err := os.ReadFile(path)
+		n++
+		s.absent(t, path, string(data))
+		return err
+	})
+	if err != nil || n == 0 {
+		t.Errorf("looked into %d files of %s: %v", n, dir, err)
+	}
+}
+
+// secretLab is a pipeline over a Kafka with TLS and a log-in, with a stream that
+// wants a key and a page that wants a token.
+func secretLab(t *testing.T) (l *lab, planted secrets, files []string) {
+	t.Helper()
+	k := kafkatest.StartSecure(t)
+	l = newLab(t, 0)
+	planted = secrets{"Kafka password": k.Password, "stream's key": "planted-header-41c7", "page's token": "planted-token-88d1"}
+	stream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Key") != planted["stream's key"] {
+			t.Error("the stream was asked without its key")
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(stream.Close)
+	password := filepath.Join(l.dir, "password.txt")
+	if err := os.WriteFile(password, []byte(k.Password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.useSecure(k, kafkatest.User, "${file:"+password+"}")
+	l.edit("queries:", fmt.Sprintf("ingest:\n  - name: stream\n    sse: {url: %q, headers: {X-Key: %q}}\n    topic: stream\n    delivery: exactly-once\nqueries:",
+		stream.URL, planted["stream's key"]))
+	l.edit("status: {listen: none}", fmt.Sprintf("status: {listen: \"127.0.0.1:0\", token: %q}", planted["page's token"]))
+	cl := k.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if _, err := kadm.NewClient(cl).CreateTopic(context.Background(), 2, 1, nil, labTopic); err != nil {
+		t.Fatal(err)
+	}
+	l.client = cl
+	l.produce(300)
+	return l, planted, []string{l.file, password}
+}
+
+func TestNoSecretIsInAnythingThatAPipelineMakes(t *testing.T) {
+	if os.Getenv("WEIR_TEST_SECURE") == "" {
+		t.Skip("the search for secrets starts a secured Kafka and is part of make secure: set WEIR_TEST_SECURE=1")
+	}
+	weirBin(t)
+	l, planted, files := secretLab(t)
+	l.leaks(planted, files)
+}
+
+func TestNoSecretIsInAnythingThatAPipelineOnS3Makes(t *testing.T) {
+	if os.Getenv("WEIR_TEST_SECURE") == "" {
+		t.Skip("the same on S3 is part of make secure: set WEIR_TEST_SECURE=1")
+	}
+	weirBin(t)
+	srv := s3test.Start(t)
+	srv.Bucket(s3Bucket)
+	l, planted, files := secretLab(t)
+	planted["S3 secret key"] = s3test.SecretAccessKey
+	l.edit(fmt.Sprintf("warehouse: %q", filepath.Join(l.dir, "warehouse")), "warehouse: s3://"+s3Bucket+"/warehouse")
+	l.edit(fmt.Sprintf("checkpointLocation: %q", filepath.Join(l.dir, "checkpoints")), "checkpointLocation: s3://"+s3Bucket+"/checkpoints\n"+
+		fmt.Sprintf("stores: [{endpoint: %q, region: %s, pathStyle: true, accessKeyId: %q, secretAccessKey: %q}]",
+			srv.Endpoint(), s3test.Region, s3test.AccessKeyID, s3test.SecretAccessKey))
+	l.edit("    delivery: exactly-once", fmt.Sprintf("    delivery: exactly-once\n    position: %q", filepath.Join(l.dir, "ingest", "position.json")))
+	l.leaks(planted, files)
+	planted.absentInFiles(t, srv.ObjectPath(s3Bucket, ""))
+}
+
+// leaks runs the pipeline at debug level and looks for the secrets in everything
+// that it and the other commands make.
+func (l *lab) leaks(planted secrets, files []string) {
+	t := l.t
+	t.Helper()
+	p := start(t, nil, "run", l.file, "--log-level", "debug", "--pprof")
+	url := pageOf(t, p)
+	waitFor(t, "rows in silver", func() bool {
+		_, metrics := l.ask(url+"/metrics", planted["page's token"])
+		return strings.Contains(metrics, `query="silver"`) && l.statusBatch("silver") >= 0
+	})
+	for _, path := range []string{
+		"/", "/api/status", "/api/batches", "/metrics", "/readyz", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1",
+	} {
+		code, body := l.ask(url+path, planted["page's token"])
+		if body == "" || code >= http.StatusBadRequest && path != "/readyz" {
+			t.Errorf("%s answers %d with %d bytes", path, code, len(body))
+		}
+		planted.absent(t, path, body)
+	}
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(); code != exitOK {
+		t.Errorf("the run ended with %d\n%s", code, tail(p.errs.String()))
+	}
+	planted.absent(t, "the run's output", p.out.String()+p.errs.String())
+	for _, args := range [][]string{
+		{"validate", l.file}, {"validate", l.file, "--connect"}, {"validate", l.file, "--connect", "--output", "json"}, {"status", l.file}, {"status", l.file, "--output", "json"},
+		{"audit", l.file, "--output", "json"}, {"checkpoint", "show", l.file, "bronze", "--output", "json"},
+	} {
+		out, errs, code := weir(t, nil, append(args, "--log-level", "debug")...)
+		if code != exitOK {
+			t.Errorf("weir %v: exit %d\n%s%s", args, code, tail(out), tail(errs))
+		}
+		planted.absent(t, fmt.Sprintf("weir %v", args), out+errs)
+	}
+	planted.absentInFiles(t, l.dir, files...)
+	l.leaksOfFailures(planted)
+}
+
+// leaksOfFailures runs what has to fail: the errors hold no secret either.
+func (l *lab) leaksOfFailures(planted secrets) {
+	t := l.t
+	t.Helper()
+	planted["Postgres password"] = "planted-pg-77aa"
+	good, err := os.ReadFile(l.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uri := fmt.Sprintf("sqlite:%s/catalog.db", l.dir)
+	for what, change := range map[string][2]string{
+		"a wrong user":             {`username: "weir"`, `username: "nobody"`},
+		"another mechanism":        {"SCRAM-SHA-512", "AWS_MSK_IAM"},
+		"a catalog that is down":   {uri, "postgres://weir:planted-pg-77aa@127.0.0.1:1/lake?sslmode=disable"},
+		"a catalog that is no URL": {uri, "postgres://weir:planted-pg-77aa@[::1/lake"},
+	} {
+		l.edit(change[0], change[1])
+		out, errs, code := weir(t, nil, "validate", l.file, "--connect", "--log-level", "debug")
+		if code == exitOK {
+			t.Errorf("%s: it did not fail\n%s", what, out)
+		}
+		planted.absent(t, "the error of "+what, out+errs)
+		if err := os.WriteFile(l.file, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ask reads a page with its token.
+func (l *lab) ask(url, token string) (int, string) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		l.t.Errorf("read %s: %v", url, err)
+	}
+	return resp.StatusCode, string(body)
+}
