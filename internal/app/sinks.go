@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/delta"
@@ -63,6 +64,8 @@ type SinkSpec struct {
 	// Upsert, where set, merges rows by key; Shape then has the column that says
 	// what is deleted, and the table has not.
 	Upsert *upsert.Spec
+	// Verify, if set, is asked before each try of a commit to an Iceberg table.
+	Verify func(ctx context.Context, head *table.Table) error
 }
 
 // IcebergSink makes the sink over an Iceberg table.
@@ -86,7 +89,7 @@ func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
 	}
 	return sinkiceberg.New(sinkiceberg.Options{
 		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: shape, Schema: schema,
-		Partition: spec, Properties: s.Properties, Clock: s.Clock, Upsert: s.Upsert,
+		Partition: spec, Properties: s.Properties, Clock: s.Clock, Upsert: s.Upsert, Verify: s.Verify,
 	})
 }
 

@@ -26,6 +26,7 @@ const Format = 1
 const (
 	KindStream     = "stream"
 	KindLateReplay = "late-replay"
+	KindDeadReplay = "dead-letter-replay"
 	KindRefill     = "refill"
 )
 

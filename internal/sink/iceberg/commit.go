@@ -135,6 +135,12 @@ func (c *committing) try(ctx context.Context) (*sink.Committed, error) {
 func (c *committing) change(ctx context.Context, t *table.Table) (lake.Change, *marker.Marker, error) {
 	var files []iceberg.DataFile
 	var err error
+	if c.s.opts.Verify != nil {
+		if err := c.s.opts.Verify(ctx, t); err != nil {
+			c.errors++
+			return lake.Change{}, nil, err
+		}
+	}
 	if c.merge != nil {
 		err = c.merge.on(ctx, t)
 	} else if files, err = c.s.dataFiles(ctx, t, c.staged); err == nil {

@@ -92,6 +92,10 @@ type Options struct {
 	// snapshot that a reader of the table still needs, 0 for none.
 	Retention    lake.Retention
 	OldestReader func(ctx context.Context) (int64, error)
+	// Verify, if set, is asked of the very table whose head a commit asserts, on
+	// every try: an error that is classified or sink.ErrStale ends the commit, and
+	// nothing was written.
+	Verify func(ctx context.Context, head *table.Table) error
 }
 
 // Sink writes one query's rows into one Iceberg table.
