@@ -97,6 +97,8 @@ func openReplay(ctx context.Context, p *pipeline.Pipeline, q pipeline.Query, kin
 		return nil, refuse("it has no parse: nothing is late or dead-lettered in it")
 	case len(q.Aggregate) > 0:
 		return nil, refuse("it aggregates; a late row would have to change a result that is committed")
+	case q.To.Iceberg != nil && q.To.Iceberg.Mode == pipeline.ModeUpsert:
+		return nil, refuse("it merges by key: an old row would have to lose against a newer one; a change stream has no late rows")
 	case q.To.Iceberg == nil:
 		return nil, refuse("replay is for Iceberg tables")
 	}
