@@ -131,6 +131,7 @@ func (v *view) stop(o Outcome, sink, hint, reason string, args ...any) Decision 
 // 1. Another run in possession.
 func (v *view) fenced() (Decision, bool) {
 	run := v.self.Running
+	var alive Decision
 	for _, s := range v.sinks {
 		m := s.said()
 		if m == nil {
@@ -145,12 +146,14 @@ func (v *view) fenced() (Decision, bool) {
 			}
 			continue
 		}
-		if left := v.leaseLeft(m); left > 0 {
-			d := v.stop(OutcomeFenced, s.Name, "stop the other instance; or wait out its lease; or start with --take-over, which fences it",
+		if left := v.leaseLeft(s.Name, m); left > alive.RetryAfter {
+			alive = v.stop(OutcomeFenced, s.Name, "stop the other instance; or wait out its lease; or start with --take-over, which fences it",
 				"instance %s wrote to sink %s %s ago and may be alive (this is instance %s)", m.Instance, s.Name, v.self.Now.Sub(m.RenewedAt), v.self.InstanceID)
-			d.RetryAfter = left
-			return d, true
+			alive.RetryAfter = left
 		}
+	}
+	if alive.RetryAfter > 0 {
+		return alive, true
 	}
 	if run != nil && v.pending != nil && v.pending.Epoch.Newer(*run) {
 		return v.stop(OutcomeFenced, "", hintFenced, "batch %d was planned by epoch %s, this run is epoch %s", v.pending.BatchID, v.pending.Epoch, run), true
@@ -159,9 +162,13 @@ func (v *view) fenced() (Decision, bool) {
 }
 
 // leaseLeft is how long another instance's marker still counts as alive. A
-// renewal in the future (clocks differ) counts as one just now.
-func (v *view) leaseLeft(m *marker.Marker) (left timeLeft) {
+// renewal in the future (clocks differ, or one was set back) counts as one just
+// now; once a whole lease has been waited without another, it counts no more.
+func (v *view) leaseLeft(sink string, m *marker.Marker) (left timeLeft) {
 	if v.self.TakeOver || v.self.Lease <= 0 || m.Instance == "" || m.Instance == v.self.InstanceID {
+		return 0
+	}
+	if before, ok := v.self.Waited[sink]; ok && before.Equal(m.RenewedAt) {
 		return 0
 	}
 	return min(v.self.Lease, v.self.Lease-v.self.Now.Sub(m.RenewedAt))

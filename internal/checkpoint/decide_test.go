@@ -427,6 +427,11 @@ func TestTwoInstancesDoNotTakeTheQueryFromEachOtherForEver(t *testing.T) {
 	if d := decideWith(after(7), mainSink(m)); d.RetryAfter != 30*time.Second {
 		t.Fatalf("retry after %s", d.RetryAfter)
 	}
+	waited := self()
+	waited.Waited = map[string]time.Time{mainSink(m).Name: m.RenewedAt}
+	wantOutcome(t, Decide(after(7), []SinkFacts{mainSink(m)}, source(), Adopt, waited), OutcomeResume)
+	m.RenewedAt = m.RenewedAt.Add(time.Second) // it lives
+	wantOutcome(t, Decide(after(7), []SinkFacts{mainSink(m)}, source(), Adopt, waited), OutcomeFenced)
 }
 
 func TestACheckpointOfAnOlderLineageIsExplained(t *testing.T) {

@@ -92,6 +92,9 @@ type Self struct {
 	Now      time.Time
 	Lease    time.Duration
 	TakeOver bool
+	// Waited is, by sink, the renewal that this run saw before it waited out a
+	// whole lease by its own clock: where it is still the last one, nobody lives.
+	Waited map[string]time.Time
 }
 
 // Decision is what Decide found, and everything that carrying it out needs.

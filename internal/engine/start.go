@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -55,17 +56,22 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	outputs := q.ordered()
 	r := &run{q: q, log: checkpoint.Open(q.Checkpoint, q.Name), state: state.NewStore(q.Checkpoint)}
 	waited := false
+	self := q.self()
 	for range maxStartAttempts {
 		obs, err := q.observe(ctx, r.log, outputs)
 		if err != nil {
 			return nil, nil, err
 		}
-		d := checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, q.self())
+		self.Now = q.Clock.Now()
+		d := checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, self)
 		if d.RetryAfter > 0 && !waited {
 			// Another deployment's marker looks alive. Wait out one lease: if it
 			// is renewed meanwhile, the next decision refuses.
 			q.Logger.Warn("another instance held the query; waiting for its lease to run out", "query", q.Name, "wait", d.RetryAfter)
 			waited = true
+			if d.RetryAfter >= self.Lease {
+				self.Waited = obs.renewals()
+			}
 			if err := q.Clock.Sleep(ctx, d.RetryAfter); err != nil {
 				return nil, nil, err
 			}
@@ -97,6 +103,20 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	}
 	return nil, nil, failure.New(failure.Fenced, "query %s: lost the race for the claim %d times", q.Name, maxStartAttempts).
 		WithHint("several instances of the query are being started; keep one")
+}
+
+// renewals are, by sink, when the marker there was last renewed.
+func (o *observed) renewals() map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, s := range o.forD {
+		switch {
+		case s.Record != nil:
+			out[s.Name] = s.Record.RenewedAt
+		case s.Marker != nil:
+			out[s.Name] = s.Marker.RenewedAt
+		}
+	}
+	return out
 }
 
 // self is what this process knows of itself for a decision.

@@ -479,6 +479,23 @@ func TestAnotherInstanceIsWaitedOutOnceAndRefusedWhileItRenews(t *testing.T) {
 	}
 }
 
+// TestAnInstanceWhoseClockWasAheadIsTakenOverAfterOneLease: its last renewal
+// lies in the future, and no other one comes.
+func TestAnInstanceWhoseClockWasAheadIsTakenOverAfterOneLease(t *testing.T) {
+	w := newWorld(t, 30)
+	w.must()
+	w.main.renew(queryName, w.clock.Now().Add(36*time.Hour))
+	start := w.clock.Now()
+	w.must(func(q *engine.Query, _ *fakeSource) {
+		q.Options.InstanceID, q.Options.Lease = "there", 10*time.Second
+		q.Checkpoint = objstore.NewMemory(q.Clock)
+	})
+	if waited := w.clock.Now().Sub(start); waited < 9*time.Second || waited > time.Minute {
+		t.Fatalf("waited %s of a lease of 10s", waited)
+	}
+	w.exactRaw()
+}
+
 // renew is a sign of life of the instance that holds the query.
 func (m *memTable) renew(query string, at time.Time) {
 	m.mu.Lock()

@@ -35,6 +35,8 @@ type chaos struct {
 	live    map[string]*process
 	resume  map[string]time.Time // when a suspended process goes on
 	restart map[string]time.Time
+	backup  map[string]map[string]map[string][]byte // by machine: a copy of its folders
+	people  map[string]int                          // what people did
 }
 
 var machines = []string{"a", "b"}
@@ -52,7 +54,7 @@ func newChaos(seed uint64) *chaos {
 			}
 		}
 	}
-	return &chaos{w, []int{5, 20, 70}[w.rng.IntN(3)], map[string]*process{}, map[string]time.Time{}, map[string]time.Time{}}
+	return &chaos{w, []int{5, 20, 70}[w.rng.IntN(3)], map[string]*process{}, map[string]time.Time{}, map[string]time.Time{}, map[string]map[string]map[string][]byte{}, map[string]int{}}
 }
 
 // someFault is what happens to an operation, mostly nothing.
@@ -119,7 +121,17 @@ func (c *chaos) step() error {
 		}
 		c.power(all...)
 		return nil
-	case r < 50:
+	case r < 27:
+		m := machines[c.rng.IntN(2)]
+		jump := []time.Duration{-36 * time.Hour, -time.Hour, -5 * time.Second, 5 * time.Second, time.Hour, 36 * time.Hour}[c.rng.IntN(6)]
+		// Not so far back that all events lie in a future that silver refuses.
+		c.clocks[m].offset.Store(max(c.clocks[m].offset.Load()+int64(jump), int64(-20*time.Hour)))
+		c.sched.note("the clock of %s jumps by %s", m, jump)
+		c.people["clock set"]++
+		return nil
+	case r < 31:
+		return c.somebody(machines[c.rng.IntN(2)])
+	case r < 54:
 		part, n := c.rng.IntN(2), int64(1+c.rng.IntN(20))
 		c.kafka.produce(part, n)
 		c.sched.note("produce %d to %d", n, part)
@@ -139,6 +151,32 @@ func (c *chaos) step() error {
 	call := ready[c.rng.IntN(len(ready))]
 	c.sched.let(call, c.someFault(call))
 	return nil
+}
+
+// somebody copies, restores or removes the folders of a machine on which
+// nothing runs; where they are shared, nothing may run on the other either.
+func (c *chaos) somebody(m string) error {
+	for _, o := range machines {
+		if p := c.live[o]; p != nil && !p.dead.Load() && (o == m || !c.own) {
+			return nil
+		}
+	}
+	switch c.rng.IntN(3) {
+	case 0:
+		b, err := c.copyFolders(m)
+		c.backup[m] = b
+		return err
+	case 1:
+		if c.backup[m] == nil {
+			return nil
+		}
+		c.people["old copy restored"]++
+		return c.restoreFolders(m, c.backup[m])
+	default:
+		c.people["checkpoint removed"]++
+		c.moveAway(m)
+		return nil
+	}
 }
 
 // run is a whole schedule.
@@ -195,7 +233,7 @@ func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
 		n = defaultSchedules
 	}
 	seen := map[uint64]bool{}
-	ends, faults := map[string]int{}, map[string]int{}
+	ends, faults, people := map[string]int{}, map[string]int{}, map[string]int{}
 	lives, cuts, rows := 0, 0, int64(0)
 	for i := range n {
 		c := runSeed(t, *firstSeed+uint64(i))
@@ -206,6 +244,9 @@ func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
 		for k, v := range c.faults {
 			faults[k.String()] += v
 		}
+		for k, v := range c.people {
+			people[k] += v
+		}
 		lives, cuts = lives+len(c.all), cuts+c.powerCuts
 		for _, e := range c.kafka.ends {
 			rows += e
@@ -214,7 +255,7 @@ func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
 			t.Fatalf("stopped after %d schedules", i+1)
 		}
 	}
-	t.Logf("%d schedules, %d of them distinct: %d rows, %d lives, %d power cuts, ends %v, faults %v", n, len(seen), rows, lives, cuts, ends, faults)
+	t.Logf("%d schedules, %d of them distinct: %d rows, %d lives, %d power cuts, ends %v, faults %v, people %v", n, len(seen), rows, lives, cuts, ends, faults, people)
 }
 
 // TestASeedGivesTheSameScheduleEachTime: without it a failing seed would be

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -44,6 +45,7 @@ type world struct {
 	// checkpoints are the folders, by machine: shared, or one each.
 	checkpoints map[string]*objstore.Memory
 	own         bool // each machine has folders of its own
+	clocks      map[string]*skewed
 	limit       int64
 	silver      bool // the second query runs as well
 	all         []*process
@@ -55,11 +57,22 @@ type world struct {
 func newWorld(seed uint64, partitions int, records int64) *world {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x5e1f)), sched: &scheduler{}, kafka: &kafka{}, limit: 20,
 		db: &pointers{at: map[string]string{}}, lake: objstore.NewMemory(clock.System{}), checkpoints: map[string]*objstore.Memory{},
-		ends: map[string]int{}, faults: map[fault]int{}}
+		ends: map[string]int{}, faults: map[fault]int{}, clocks: map[string]*skewed{"a": {}, "b": {}}}
 	for range partitions {
 		w.kafka.ends = append(w.kafka.ends, records)
 	}
 	return w
+}
+
+// skewed is a machine's clock, which may be set forward and back.
+type skewed struct{ offset atomic.Int64 }
+
+func (s *skewed) Now() time.Time {
+	return clock.System{}.Now().Add(time.Duration(s.offset.Load()))
+}
+
+func (s *skewed) Sleep(ctx context.Context, d time.Duration) error {
+	return clock.System{}.Sleep(ctx, d)
 }
 
 // power cuts the power of the whole world: what was not fsynced is gone.
@@ -131,7 +144,7 @@ func (w *world) run(ctx context.Context, p *process, cat *lake.Catalog, machine 
 
 func (w *world) query(p *process, name, machine string) *engine.Query {
 	return &engine.Query{
-		Name: name, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Name: name, Clock: w.clocks[machine], Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Checkpoint: &store{p: p, disk: w.checkpoints[machine+"/"+name].Reopen(), name: "checkpoint/" + name},
 		Options: engine.Options{InstanceID: "instance-" + machine, MaxOffsetsPerTrigger: w.limit, FailOnDataLoss: true,
 			Trigger: engine.Trigger{ProcessingTime: time.Second}},
@@ -147,9 +160,9 @@ func (w *world) bronze(p *process, cat *lake.Catalog, machine string) (*engine.Q
 func (w *world) silverQuery(p *process, cat *lake.Catalog, machine string) (*engine.Query, error) {
 	q := w.query(p, "silver", machine)
 	var err error
-	q.Source, err = source_iceberg.New(source_iceberg.Config{Name: lake.Name(bronzeTable), StartingOffsets: source_iceberg.Earliest, Clock: clock.System{},
+	q.Source, err = source_iceberg.New(source_iceberg.Config{Name: lake.Name(bronzeTable), StartingOffsets: source_iceberg.Earliest, Clock: w.clocks[machine],
 		Load: func(ctx context.Context) (*table.Table, error) {
-			return cat.LoadTablePatiently(ctx, bronzeTable, clock.System{})
+			return cat.LoadTablePatiently(ctx, bronzeTable, w.clocks[machine])
 		},
 		Pointer: func(ctx context.Context) (string, error) { return cat.MetadataLocation(ctx, bronzeTable) }})
 	if err != nil {
@@ -184,7 +197,7 @@ func outputs(q *engine.Query, cat *lake.Catalog, tables map[string]table.Identif
 			role = iceberg_sink.Side
 		}
 		s, err := iceberg_sink.New(iceberg_sink.Options{Catalog: cat, Table: tables[name], Query: q.Name, Role: role, Parallel: 1,
-			Arrow: shapes[name], Schema: schema, Partition: *iceberg.UnpartitionedSpec, Clock: clock.System{}})
+			Arrow: shapes[name], Schema: schema, Partition: *iceberg.UnpartitionedSpec, Clock: q.Clock})
 		if err != nil {
 			return err
 		}
@@ -242,12 +255,45 @@ func (w *world) settle(p *process) error {
 	return fmt.Errorf("%s ended: %w", p.name, p.err)
 }
 
-// moveAway gives the machine new, empty folders.
+// folders are the checkpoint folders that a machine uses, by query.
+func (w *world) folders(machine string) map[string]*objstore.Memory {
+	return map[string]*objstore.Memory{"bronze": w.checkpoints[machine+"/bronze"], "silver": w.checkpoints[machine+"/silver"]}
+}
+
+// moveAway gives the machine, and whoever shares its folders, new and empty ones.
 func (w *world) moveAway(machine string) {
-	for _, q := range []string{"bronze", "silver"} {
-		w.checkpoints[machine+"/"+q] = objstore.NewMemory(clock.System{})
+	for _, old := range w.folders(machine) {
+		fresh := objstore.NewMemory(clock.System{})
+		for k, d := range w.checkpoints {
+			if d == old {
+				w.checkpoints[k] = fresh
+			}
+		}
 	}
 	w.sched.note("the folders of %s are moved away", machine)
+}
+
+// copyFolders and restoreFolders are what a backup does.
+func (w *world) copyFolders(machine string) (map[string]map[string][]byte, error) {
+	out := map[string]map[string][]byte{}
+	for q, d := range w.folders(machine) {
+		var err error
+		if out[q], err = d.Files(context.Background()); err != nil {
+			return nil, err
+		}
+	}
+	w.sched.note("the folders of %s are copied", machine)
+	return out, nil
+}
+
+func (w *world) restoreFolders(machine string, backup map[string]map[string][]byte) error {
+	for q, d := range w.folders(machine) {
+		if err := d.SetFiles(context.Background(), backup[q]); err != nil {
+			return err
+		}
+	}
+	w.sched.note("an old copy of the folders of %s is put back", machine)
+	return nil
 }
 
 // finish lets an undisturbed instance read everything, on the first machine.
