@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	rep.Machine.CompressionCPU = b.limit
 	b.say("limit on this machine now: zstd level 1 of a million of these events takes %.2f CPU seconds on one core", b.limit)
 	measured := map[string]func(context.Context) ([]Result, error){
-		Bronze: b.bronze, Silver: b.silver, Ingest: b.ingest, Freshness: b.freshness, Startup: b.startup, Recovery: b.recovery,
+		Bronze: b.bronze, Silver: b.silver, Ingest: b.ingest, Freshness: b.freshness, Startup: b.startup, Recovery: b.recovery, Sinks: b.sinks,
 	}
 	var all []Result
 	for _, name := range b.o.Names {
@@ -122,7 +122,7 @@ func (b *bench) disk() error {
 	need := int64(0)
 	for _, n := range b.o.Names {
 		switch n {
-		case Bronze, Silver, Recovery:
+		case Bronze, Silver, Recovery, Sinks:
 			need = max(need, b.o.Rows*int64(len(b.o.compressions()))*eventBytes+2*b.o.Rows*parquetRows)
 		case Ingest:
 			need = max(need, b.o.Rows*eventBytes)

@@ -21,6 +21,7 @@ const (
 	Freshness = "freshness"
 	Startup   = "startup"
 	Recovery  = "recovery"
+	Sinks     = "sinks"
 
 	All   = "all"
 	Quick = "quick"
@@ -38,12 +39,13 @@ func List() []Description {
 		{Freshness, "from the append to Kafka, and from the event's time, until another process reads it in bronze and silver"},
 		{Startup, "from the start of the process until the first commit is visible, 1,000 rows waiting"},
 		{Recovery, "from a SIGKILL in mid-backlog until the first new commit is visible"},
+		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres)"},
 		{All, "all of them"},
 		{Quick, "all of them, small: a few minutes"},
 	}
 }
 
-var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery}
+var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery, Sinks}
 
 // Compressions of the preloaded topic.
 const (
@@ -84,6 +86,8 @@ type Options struct {
 	// one; without either the embedded broker is started as a process.
 	Kafka       []string
 	KafkaScript string
+	// Postgres is the URL of a database for tables of its own; empty leaves it out.
+	Postgres string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
 	// QuietWait is how long each measurement may wait for others to leave the

@@ -24,6 +24,8 @@ type Result struct {
 	P95           float64 `json:"p95_seconds,omitempty"`
 	P99           float64 `json:"p99_seconds,omitempty"`
 	Target        string  `json:"target,omitempty"`
+	// Ratio is the rate over that of what Target names, in the same run.
+	Ratio float64 `json:"ratio,omitempty"`
 	// Met is null where there is no target.
 	Met *bool `json:"met,omitempty"`
 
@@ -75,6 +77,11 @@ var targets = map[string]target{
 
 // judge compares with the target.
 func (r *Result) judge() {
+	if x, ok := ratios[r.Name]; ok && r.Ratio > 0 {
+		met := r.Ratio >= x.least
+		r.Target, r.Met = fmt.Sprintf("≥ %.0f %% of %s (%.0f %%)", x.least*100, x.of, r.Ratio*100), &met
+		return
+	}
 	t, ok := targets[r.Name]
 	if !ok {
 		return
@@ -190,7 +197,7 @@ func medians(all []Result) []Result {
 		}
 		for _, f := range []func(*Result) *float64{
 			func(r *Result) *float64 { return &r.RowsPerSecond }, func(r *Result) *float64 { return &r.CPU },
-			func(r *Result) *float64 { return &r.PeakRSSMB }, func(r *Result) *float64 { return &r.P50 },
+			func(r *Result) *float64 { return &r.Ratio }, func(r *Result) *float64 { return &r.PeakRSSMB }, func(r *Result) *float64 { return &r.P50 },
 			func(r *Result) *float64 { return &r.P95 }, func(r *Result) *float64 { return &r.P99 },
 			func(r *Result) *float64 { return &r.Whole }, func(r *Result) *float64 { return &r.BrokerCPU },
 			func(r *Result) *float64 { return &r.Seconds }, func(r *Result) *float64 { return &r.Others }, func(r *Result) *float64 { return &r.CompressionCPU },
