@@ -7,6 +7,7 @@
 #   scripts/venv.sh          PyIceberg, DuckDB, delta-rs: tests/readers/requirements.txt
 #   scripts/venv.sh duckdb   an older DuckDB, for which there is an Iceberg extension on PyPI
 #   scripts/venv.sh spark    PySpark (0.4 GB)
+#   scripts/venv.sh dbt      dbt with its adapter for DuckDB
 #   scripts/venv.sh zig | hadolint | chart | dagster | airflow | peers
 #                            what packaging, examples and the benchmark of peers use
 #   scripts/venv.sh moto     an emulation of AWS Glue and S3 (scripts/moto.sh), and PyIceberg to read from it
@@ -26,6 +27,7 @@ case "$name" in
   '') modules='duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' ;;
   duckdb) modules='duckdb, duckdb_extension_iceberg' ;;
   spark) modules='pyspark' ;;
+  dbt) modules='dbt.adapters.duckdb, duckdb' ;;
   zig) modules='ziglang' ;;
   hadolint) modules='sys' ;;
   chart) modules='kubernetes_validate, yaml' ;;

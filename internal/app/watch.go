@@ -60,7 +60,7 @@ func (a *App) ServeStatus(o StatusOptions) (url string, err error) {
 	}
 	w := &watch{a: a, deltas: map[string]*delta.Table{}}
 	w.board = status.NewBoard(status.Options{
-		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(),
+		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(), Jobs: a.jobsForPage(),
 		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters},
 	})
 	server, err := status.Serve(w.board, status.ServeOptions{

@@ -195,6 +195,7 @@ func newGoldList(g *globals) *cobra.Command {
 
 func newGoldAttach(g *globals) *cobra.Command {
 	var to string
+	var f goldFlags
 	cmd := &cobra.Command{
 		Use:   "attach FILE --to DATABASE",
 		Short: "Write the models' sources, at one set of snapshots, into a DuckDB file as views",
@@ -205,19 +206,20 @@ func newGoldAttach(g *globals) *cobra.Command {
 
 and for anything else that opens DuckDB files.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return g.goldAttach(cmd.Context(), args[0], to) },
+		RunE: func(cmd *cobra.Command, args []string) error { return g.goldAttach(cmd.Context(), args[0], to, f) },
 	}
+	f.add(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "the DuckDB `file`, made if need be")
 	_ = cmd.MarkFlagRequired("to")
 	return cmd
 }
 
-func (g *globals) goldAttach(ctx context.Context, file, to string) error {
-	p, err := g.load(file)
+func (g *globals) goldAttach(ctx context.Context, file, to string, f goldFlags) error {
+	p, o, err := g.goldArgs(file, f)
 	if err != nil {
 		return err
 	}
-	in, err := app.GoldAttach(ctx, p, app.GoldOptions{Logger: g.log}, to)
+	in, err := app.GoldAttach(ctx, p, o, to)
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,15 @@ func (g *Graph) Inputs(m *Model) []Key {
 // Refs are the models that a model refers to.
 func (m *Model) Refs() []string { return slices.Clone(m.refs) }
 
+// Reads are the models and sources that a model reads, by their names.
+func (m *Model) Reads() []string {
+	out := m.Refs()
+	for _, k := range m.sources {
+		out = append(out, k.String())
+	}
+	return out
+}
+
 // compileTests renders the tests: those of sources and models, then singular
 // ones.
 func (g *Graph) compileTests(vars map[string]any) error {

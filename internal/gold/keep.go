@@ -104,7 +104,11 @@ func (g *Graph) Attach(ctx context.Context, o Options, path string) (inputs []In
 		return nil, err
 	}
 	r.Test = true // sources that only tests read are there too
-	if err := r.pin(ctx, g.Order); err != nil {
+	order, err := r.selected()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.pin(ctx, order); err != nil {
 		return nil, err
 	}
 	s, err := duck.Open(ctx, duck.Options{Path: path})

@@ -82,6 +82,8 @@ type Options struct {
 	// Queries are upstream first.
 	Queries []QueryInfo
 	Facts   Facts
+	// Jobs is what the jobs came to; nil where the pipeline has none.
+	Jobs func() *Jobs
 }
 
 // Board collects what happens in a pipeline. Its methods may be called from

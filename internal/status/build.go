@@ -84,6 +84,9 @@ func (b *Board) model(ctx context.Context, d depth) Model {
 	m.Alerts = append(m.Alerts, b.alerts...)
 	m.AlertsTotal = b.alertsTotal
 	b.mu.Unlock()
+	if b.o.Jobs != nil {
+		m.Jobs = b.o.Jobs()
+	}
 	slices.Reverse(m.Alerts)
 	var failing time.Duration
 	if !broker.failing.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"runtime"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -86,7 +87,7 @@ func newMetrics(b *Board) *metrics {
 			Buckets: []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"query", "phase"}),
 	}
-	for _, h := range metricHelp {
+	for _, h := range slices.Concat(metricHelp, jobMetricHelp) {
 		m.descs[h.name] = prometheus.NewDesc(h.name, h.help, h.labels, nil)
 	}
 	for _, q := range b.o.Queries {
@@ -144,6 +145,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i := range model.Ingests {
 		collectIngest(&model.Ingests[i], gauge, total)
+	}
+	if model.Jobs != nil {
+		collectJobs(model.Jobs, gauge, total)
 	}
 	for _, t := range model.Topics {
 		gauge("weir_topic_records", float64(t.Records), t.Name)

@@ -31,6 +31,8 @@ type Model struct {
 	// Alerts are newest first; AlertsTotal counts those that were dropped too.
 	Alerts      []Alert `json:"alerts"`
 	AlertsTotal int64   `json:"alerts_total"`
+	// Jobs is left out where the pipeline has none.
+	Jobs *Jobs `json:"jobs,omitempty"`
 	// Errors are what could not be looked up (a broker that does not answer).
 	Errors []string `json:"errors,omitempty"`
 }

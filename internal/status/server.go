@@ -124,6 +124,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /events", s.hub.serve)
 	mux.HandleFunc("GET /api/status", limited(s.apiStatus))
 	mux.HandleFunc("GET /api/batches", limited(s.apiBatches))
+	mux.HandleFunc("GET /api/jobs", limited(s.apiJobs))
 	mux.HandleFunc("GET /livez", limited(s.livez))
 	mux.HandleFunc("GET /readyz", limited(s.readyz))
 	mux.Handle("GET /metrics", limited(s.board.metrics.handler().ServeHTTP))

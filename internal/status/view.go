@@ -19,7 +19,7 @@ var assets embed.FS
 
 // fragmentNames are the parts of the page that are replaced while it is open;
 // each is a template of that name in an element of that id.
-var fragmentNames = []string{"health", "tiles", "flow", "legend", "queries", "batches", "letters", "tables", "alerts"}
+var fragmentNames = []string{"health", "tiles", "flow", "legend", "queries", "batches", "letters", "jobs", "tables", "alerts"}
 
 // What the page lists.
 const (
