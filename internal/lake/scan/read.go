@@ -35,6 +35,7 @@ type parquetFile struct {
 // readFiles decodes the wanted rows of the files, several row groups at once.
 // The runs come in the order of the files whatever finishes first.
 func (r *reader) readFiles(ctx context.Context, paths []string) error {
+	stopped := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.req.Parallel)
 	var mu sync.Mutex
@@ -82,7 +83,12 @@ func (r *reader) readFiles(ctx context.Context, paths []string) error {
 			opened = opened[1:]
 		}
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	// A stop that came before a row group was submitted is no error of the
+	// group's: without this, the files that were left out would count as empty.
+	return stopped.Err()
 }
 
 // open reads the footer and chooses columns and row groups.
