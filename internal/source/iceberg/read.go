@@ -102,7 +102,7 @@ func (s *Source) Read(ctx context.Context, start, end batch.Position, _ source.R
 	if err != nil {
 		return source.ReadResult{}, err
 	}
-	c := &counter{by: map[batch.TopicPartition]*tally{}, schema: s.schema, emit: emit, place: place, timed: s.cfg.Rows == nil}
+	c := &counter{by: map[batch.TopicPartition]*tally{}, schema: s.schema, emit: emit, place: place, timed: s.timed()}
 	columns := s.readColumns(c)
 	if err := s.rows(ctx, t, start, end, ranges, columns, c); err != nil {
 		return source.ReadResult{}, err

@@ -75,6 +75,12 @@ func (s *Source) place(v *batch.KafkaPosition) (scan.Place, error) {
 	return p, nil
 }
 
+// timed reports whether the rows have Kafka's timestamp.
+func (s *Source) timed() bool {
+	f, ok := s.schema.FieldsByName("timestamp")
+	return s.cfg.Rows == nil || ok && !f[0].Nullable && arrow.TypeEqual(f[0].Type, batch.Timestamp)
+}
+
 // feeder is a query that feeds the table, as its newest marker says.
 type feeder struct {
 	name   string
@@ -188,19 +194,18 @@ func (s *Source) newer(t *table.Table, head *batch.KafkaPosition) bool {
 
 // putOut is how many rows the upstream's commits in (start, end] say that they
 // put out. False where that is not to be known: some of those commits are
-// expired, an end is no commit's, or somebody else has changed rows since.
+// expired, or an end is no commit's.
 func (s *Source) putOut(t *table.Table, start, end *batch.KafkaPosition) (int64, bool, error) {
 	var sum int64
 	whole, known, atEnd := false, true, false
 	var err error
 	lake.Walk(t, func(snap *table.Snapshot) bool {
-		if snap.Summary == nil || snap.Summary.Operation != table.OpAppend && snap.Summary.Operation != table.OpReplace {
-			known = false
-			return false
-		}
 		var v *batch.KafkaPosition
 		var m *marker.Marker
 		if v, err = s.seen.of(snap); err != nil || v == nil {
+			// Somebody else's commit puts nothing out for the upstream: rows that
+			// it added are too many, rows that it deleted are missing, and those
+			// that it rewrote are there.
 			return err == nil
 		}
 		if covers(start, v) {

@@ -4,6 +4,7 @@
 package bronzetest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -73,6 +74,10 @@ type Table struct {
 	Cat    *lake.Catalog
 	vector *batch.KafkaPosition
 	batch  int64
+	// As is the query that the next commits are of, Query where empty, and
+	// Watermark what they say of it, 0 for none.
+	As        string
+	Watermark int64
 }
 
 // New makes an empty table, partitioned by day of the timestamp, and claims it
@@ -247,6 +252,8 @@ func (b *Table) Files(tbl *table.Table, rows []Row) []iceberg.DataFile {
 	return out
 }
 
+func (b *Table) query() string { return cmp.Or(b.As, Query) }
+
 // Commit appends rows as the next batch of the Kafka query: the vector moves
 // past them, the marker goes into summary and property. Without rows it is a
 // zero-file snapshot.
@@ -267,9 +274,9 @@ func (b *Table) Commit(rows ...Row) *table.Table {
 func (b *Table) CommitAs(rows []Row, vector *batch.KafkaPosition) *table.Table {
 	b.t.Helper()
 	tbl := b.Load()
-	m := &marker.Marker{Format: marker.Format, Kind: marker.KindStream, QueryName: Query, QueryID: QueryID, BatchID: b.batch,
+	m := &marker.Marker{Format: marker.Format, Kind: marker.KindStream, QueryName: b.query(), QueryID: QueryID, BatchID: b.batch,
 		Epoch: marker.Epoch{Number: 1, Nonce: "n"}, Attempt: clock.Nonce(), Position: batch.Position{Kafka: vector.Clone()},
-		Watermark: marker.Watermark{Micros: marker.MinTime}, BatchTime: time.UnixMicro(1_767_225_600_000_000).UTC(), BaseSequence: lake.HeadOf(tbl).Sequence}
+		Watermark: marker.Watermark{Micros: b.watermark()}, Counters: marker.Counters{Read: int64(len(rows)), Emitted: int64(len(rows))}, BatchTime: time.UnixMicro(1_767_225_600_000_000).UTC(), BaseSequence: lake.HeadOf(tbl).Sequence}
 	b.batch++
 	summary, err := m.Summary(vector)
 	if err != nil {
@@ -279,7 +286,7 @@ func (b *Table) CommitAs(rows []Row, vector *batch.KafkaPosition) *table.Table {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	ch := lake.Change{Summary: summary, Properties: map[string]string{marker.PropertyKey(Query): whole}}
+	ch := lake.Change{Summary: summary, Properties: map[string]string{marker.PropertyKey(b.query()): whole}}
 	if len(rows) > 0 {
 		ch.Files = b.Files(tbl, rows)
 	}
@@ -288,6 +295,13 @@ func (b *Table) CommitAs(rows []Row, vector *batch.KafkaPosition) *table.Table {
 		b.t.Fatal(err)
 	}
 	return after
+}
+
+func (b *Table) watermark() int64 {
+	if b.Watermark == 0 {
+		return marker.MinTime
+	}
+	return b.Watermark
 }
 
 // ForeignAppend appends rows without any marker, as another writer would.
