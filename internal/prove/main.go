@@ -80,7 +80,7 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
 func List() []Scenario {
-	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), foreachBatches(), instances(), brokerFaults(), storms())
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), foreignHands(), limits(), storms())
 }
 
 // prepare fills in defaults and checks the options.

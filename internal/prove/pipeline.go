@@ -38,6 +38,8 @@ type setup struct {
 	// Checkpoints and File are other names than the usual ones, for a second
 	// instance.
 	Checkpoints, File string
+	// Warehouse is another folder than the usual one.
+	Warehouse string
 	// OnLost is onLostCheckpoint of every query.
 	OnLost string
 	// Extra are further queries, Delay is silver's watermark's.
@@ -75,7 +77,7 @@ status: {listen: none}
 
 const queriesFile = `name: {{.Name}}
 catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
-warehouse: {{q (print .Dir "/warehouse")}}
+warehouse: {{q .Warehouse}}
 checkpointLocation: {{q .Checkpoints}}
 kafka:
   bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
@@ -143,6 +145,9 @@ func (s setup) write() error {
 	}
 	if s.Checkpoints == "" {
 		s.Checkpoints = filepath.Join(s.Dir, "checkpoints")
+	}
+	if s.Warehouse == "" {
+		s.Warehouse = filepath.Join(s.Dir, "warehouse")
 	}
 	if s.File != "" {
 		path = filepath.Join(s.Dir, s.File)
