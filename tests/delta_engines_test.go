@@ -273,7 +273,7 @@ func sameForSpark(t *testing.T, python, jars string, tables map[string]string) {
 	}
 	rs, sp := map[string]digest{}, map[string]digest{}
 	reader(t, &rs, "digest_delta.py", args...)
-	readerOf(t, python, &sp, "digest_delta_spark.py", append([]string{"--jars", jars}, args...)...)
+	readerWithin(t, 5*patience, python, &sp, "digest_delta_spark.py", append([]string{"--jars", jars}, args...)...)
 	for name, dir := range tables {
 		if rs[dir] != sp[dir] || rs[dir].Rows == 0 {
 			t.Errorf("%s: delta-rs reads %+v, Spark %+v", name, rs[dir], sp[dir])

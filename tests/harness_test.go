@@ -173,6 +173,12 @@ func reader(t *testing.T, into any, script string, args ...string) {
 // readerOf is reader with another Python.
 func readerOf(t *testing.T, python string, into any, script string, args ...string) {
 	t.Helper()
+	readerWithin(t, patience, python, into, script, args...)
+}
+
+// readerWithin is readerOf with another patience.
+func readerWithin(t *testing.T, patience time.Duration, python string, into any, script string, args ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join(repo(t), "tests", "readers", script)}, args...)...)
