@@ -85,7 +85,7 @@ func TestLateRowsAreBroughtOnceThroughKillsAndRepeats(t *testing.T) {
 		t.Fatalf("%d late rows, %d brought", found, brought)
 	}
 	l.silverRows(31)
-	for _, point := range []string{"stage.file:1", "commit.before:1", "commit.metadata:1"} {
+	for _, point := range []string{"stage.file:1", "commit.metadata:1"} {
 		l.crashes("silver.late/"+point, "late", "replay", l.file)
 		l.silverRows(31)
 	}
@@ -156,4 +156,40 @@ func TestDeadLettersThatParseAfterACorrectionAreBroughtOnce(t *testing.T) {
 		t.Fatalf("%d dead letters are taken for late rows", found)
 	}
 	l.silverRows(3)
+}
+
+func TestLettersOfTheDeadLetterTopicArePublishedOnceThroughKills(t *testing.T) {
+	l := newLab(t, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := l.admin().CreateTopic(ctx, 2, 1, nil, "edits.dlq"); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for i := range 12 {
+		value := editOf(fmt.Sprintf("d-%d", i), now)
+		if i >= 10 {
+			value = "{ not JSON"
+		}
+		r := &kgo.Record{Topic: "edits.dlq", Partition: int32(i % 2), Value: []byte(value)}
+		if err := l.client.ProduceSync(ctx, r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.edit("queries:", "ingest:\n  - {name: web, sse: {url: \"http://127.0.0.1:1/\"}, topic: edits, key: $.id}\nqueries:")
+	var r struct {
+		Letters  int64
+		Before   int64 `json:"replayed_before"`
+		Replayed int64
+		Failed   map[string]int64
+	}
+	replay := []string{"dlq", "replay", l.file, "--topic", "web"}
+	l.crashes("dlq/ingest.txn-begin:1", replay...)  // written, not committed
+	l.crashes("dlq/ingest.txn-commit:1", replay...) // committed, and nobody knows
+	mustJSON(t, &r, replay...)
+	if r.Letters != 12 || r.Before != 10 || r.Replayed != 0 || len(r.Failed) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	l.run(exitOK)
+	l.silverRows(10)
 }

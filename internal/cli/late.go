@@ -85,15 +85,23 @@ func newDeadShow(g *globals) *cobra.Command {
 func newDeadReplay(g *globals) *cobra.Command {
 	var dry bool
 	var limit int
+	var topic string
 	cmd := &cobra.Command{
 		Use: "replay FILE [QUERY]", Short: "Bring dead letters that parse by now into the table, each once", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("topic") {
+				if queryArg(args) != "" {
+					return failure.New(failure.Config, "--topic is for an ingest section, QUERY for a table: give one of them")
+				}
+				return g.revive(cmd.Context(), args[0], topic, dry)
+			}
 			return g.replays(cmd.Context(), args, app.DeadQueries, "a dead-letter table in the catalog", !dry, func(ctx context.Context, p *pipeline.Pipeline, q string) (*app.ReplayReport, error) {
 				return app.ReplayDeadLetters(ctx, p, q, dry, limit, app.Options{Logger: g.log})
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be brought, and bring nothing")
+	cmd.Flags().StringVar(&topic, "topic", "", "the dead-letter topic of this ingest section: publish what meets the contract by now to the main topic")
 	cmd.Flags().IntVar(&limit, "limit", showDefault, "rows to show")
 	return cmd
 }
@@ -150,6 +158,27 @@ func writeReplay(w io.Writer, r *app.ReplayReport, replay bool) {
 	for _, row := range r.Rows {
 		fmt.Fprintf(w, "  %s\n", row.Value)
 	}
+}
+
+func (g *globals) revive(ctx context.Context, file, name string, dry bool) error {
+	p, err := g.load(file)
+	if err != nil {
+		return err
+	}
+	r, err := app.ReviveTopic(ctx, p, name, dry, app.Options{Logger: g.log})
+	if err != nil {
+		return err
+	}
+	return g.print(r, func(w io.Writer) error {
+		fmt.Fprintf(w, "%s: %d letters in %s, %d replayed before; %d meet the contract by now, %d were published\n", r.Ingest, r.Letters, r.Topic, r.Before, r.Found, r.Replayed)
+		for _, reason := range slices.Sorted(maps.Keys(r.Failed)) {
+			fmt.Fprintf(w, "  still dead: %d %s\n", r.Failed[reason], reason)
+		}
+		if r.Truncated > 0 {
+			fmt.Fprintf(w, "  %d were too large to be kept whole and cannot be published\n", r.Truncated)
+		}
+		return nil
+	})
 }
 
 func (g *globals) deadLetters(ctx context.Context, args []string, reason string, show int) error {
