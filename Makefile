@@ -44,7 +44,7 @@ sessions: build tools ## Sessions and windows against DuckDB, the query of sessi
 	WEIR_SESSIONS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=3 -timeout 60m $(TESTFLAGS) ./tests -run 'SessionsAndWindows'
 
 .PHONY: test-full
-test-full: tools-s3 test sessions dbt catalogs clouds cloud-run stores secure delta-spark dashboards prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test sessions dbt catalogs clouds cloud-run stores secure delta-spark dashboards deploy-check orchestrators vulncheck prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
