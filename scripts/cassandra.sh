@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# Runs a real Apache Cassandra (one node) from its Maven artifacts, without Docker.
+#
+#   scripts/cassandra.sh fetch
+#   scripts/cassandra.sh start  DATA_DIR [PORT]   the port is remembered in DATA_DIR; PORT+1 is the node's own
+#   scripts/cassandra.sh stop   DATA_DIR          clean shutdown
+#   scripts/cassandra.sh kill   DATA_DIR          SIGKILL
+#   scripts/cassandra.sh status DATA_DIR          prints up or down; exit 3 when down
+#   scripts/cassandra.sh pid    DATA_DIR          prints the pid of the running node, nothing when down
+#
+# Needs java 17 and, for the first fetch, mvn.
+# Environment:
+#   CASSANDRA_VERSION  5.0.5
+#   WEIR_CACHE         where the jars are kept (default: .cache of the checkout; a
+#                      complete copy in the user's cache is used as it is)
+#   CASSANDRA_HEAP     512m
+# Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java or mvn missing.
+set -euo pipefail
+
+version=${CASSANDRA_VERSION:-5.0.5}
+heap=${CASSANDRA_HEAP:-512m}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+start_seconds=180
+stop_seconds=60
+
+die() { local code=$1; shift; echo "cassandra.sh: $*" >&2; exit "$code"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+
+# A copy is complete when .ok was written after the last jar.
+libs() {
+  local own=${WEIR_CACHE:-$root/.cache}/cassandra-$version
+  local user=${XDG_CACHE_HOME:-$HOME/.cache}/weir/cassandra-$version
+  if [ ! -f "$own/.ok" ] && [ -f "$user/.ok" ]; then echo "$user"; else echo "$own"; fi
+}
+
+fetch() {
+  local dir; dir=$(libs)
+  [ -f "$dir/.ok" ] && return 0
+  command -v mvn >/dev/null || die 5 "mvn is needed to fetch Cassandra $version (Maven 3.6 or newer)"
+  mkdir -p "$(dirname "$dir")"
+  local tmp; tmp=$(mktemp -d "$dir.fetch.XXXXXX")
+  cat >"$tmp/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>local</groupId><artifactId>cassandra-runtime</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.cassandra</groupId><artifactId>cassandra-all</artifactId><version>$version</version></dependency>
+  </dependencies>
+</project>
+POM
+  if ! mvn -q -B -f "$tmp/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+      -DincludeScope=runtime -DoutputDirectory="$tmp/jars" >&2; then
+    rm -rf "$tmp"; die 1 "could not fetch Cassandra $version with mvn"
+  fi
+  touch "$tmp/jars/.ok"
+  if [ ! -f "$dir/.ok" ]; then rm -rf "$dir"; mv "$tmp/jars" "$dir"; fi
+  rm -rf "$tmp"
+}
+
+cmdline() { { tr "\0" " " <"/proc/$1/cmdline" || ps -ww -p "$1" -o command=; } 2>/dev/null || true; }
+
+# The pid of OUR node: a recycled pid belongs to a process with another command line.
+running() {
+  local p; p=$(cat "$data/pid" 2>/dev/null) || return 1
+  [ -n "$p" ] || return 1
+  case "$(cmdline "$p")" in *"file://$data/cassandra.yaml"*) echo "$p" ;; *) return 1 ;; esac
+}
+
+listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+configure() {
+  cat >"$data/cassandra.yaml" <<YAML
+cluster_name: weir-test
+num_tokens: 4
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{seeds: "127.0.0.1:$((port + 1))"}]
+listen_address: 127.0.0.1
+storage_port: $((port + 1))
+rpc_address: 127.0.0.1
+native_transport_port: $port
+endpoint_snitch: SimpleSnitch
+data_file_directories: [$data/data]
+commitlog_directory: $data/commitlog
+saved_caches_directory: $data/saved_caches
+hints_directory: $data/hints
+cdc_raw_directory: $data/cdc
+# Durable before it is acknowledged, so that a kill loses nothing.
+commitlog_sync: batch
+memtable_heap_space: 64MiB
+memtable_offheap_space: 64MiB
+auto_bootstrap: false
+YAML
+  cat >"$data/logback.xml" <<'XML'
+<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%d %p %c{0} %m%n</pattern></encoder></appender>
+<root level="WARN"><appender-ref ref="out"/></root></configuration>
+XML
+}
+
+start() {
+  local p
+  if p=$(running); then echo "cassandra.sh: already up (pid $p)"; return 0; fi
+  fetch
+  command -v java >/dev/null || die 5 "java is needed to run Cassandra (17)"
+  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47242)}
+  for p in "$port" "$((port + 1))"; do if listening "$p"; then die 4 "port $p is taken by another process"; fi; done
+  configure
+  echo "$port" >"$data/port"
+  local opens=() m jar
+  for m in java.base/java.lang java.base/java.lang.module java.base/java.lang.ref java.base/java.lang.reflect java.base/java.io java.base/java.math \
+      java.base/java.net java.base/java.nio java.base/java.util java.base/java.util.concurrent java.base/java.util.concurrent.atomic \
+      java.base/jdk.internal.loader java.base/jdk.internal.math java.base/jdk.internal.module java.base/jdk.internal.ref java.base/jdk.internal.reflect \
+      java.base/jdk.internal.util.jar java.base/jdk.internal.vm java.base/sun.nio.ch java.rmi/sun.rmi.transport java.rmi/sun.rmi.transport.tcp \
+      java.management/com.sun.jmx.mbeanserver jdk.management/com.sun.management.internal; do opens+=(--add-opens "$m=ALL-UNNAMED"); done
+  for m in java.base/jdk.internal.misc java.base/jdk.internal.ref java.base/sun.nio.ch java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry \
+      java.rmi/sun.rmi.server java.sql/java.sql java.rmi/sun.rmi.transport.tcp jdk.naming.dns/com.sun.jndi.dns jdk.compiler/com.sun.tools.javac.file; do
+    opens+=(--add-exports "$m=ALL-UNNAMED")
+  done
+  jar=$(printf '%s\n' "$(libs)"/jamm-*.jar | head -n 1)
+  rm -f "$data/pid"
+  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
+  "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$data" \
+    java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC -Djdk.attach.allowAttachSelf=true "${opens[@]}" "-javaagent:$jar" \
+    "-Dlogback.configurationFile=$data/logback.xml" "-Dcassandra.config=file://$data/cassandra.yaml" "-Dcassandra.storagedir=$data" \
+    -Dcassandra-foreground=yes -Dcassandra.skip_wait_for_gossip_to_settle=0 -Dcassandra.ring_delay_ms=100 -Dcassandra.superuser_setup_delay_ms=0 \
+    -Djava.net.preferIPv4Stack=true -cp "$(libs)/*" org.apache.cassandra.service.CassandraDaemon >>"$data/node.log" 2>&1 </dev/null &
+  local tick started=
+  for ((tick = 0; tick < start_seconds * 20; tick++)); do
+    if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
+      tail -n 20 "$data/node.log" >&2; die 1 "the node ended while it started; see $data/node.log"
+    fi
+    if [ -n "$started" ] && listening "$port"; then return 0; fi
+    sleep 0.05
+  done
+  die 1 "the node did not listen on port $port within $start_seconds s; see $data/node.log"
+}
+
+# gone SIGNAL SECONDS: signals the node and waits until process and socket are away.
+gone() {
+  local p tick; p=$(running) || { rm -f "$data/pid"; return 0; }
+  kill "-$1" "$p" 2>/dev/null || true
+  port=$(cat "$data/port" 2>/dev/null || echo 0)
+  for ((tick = 0; tick < $2 * 20; tick++)); do
+    if ! running >/dev/null && ! listening "$port"; then rm -f "$data/pid"; return 0; fi
+    sleep 0.05
+  done
+  die 1 "pid $p is still there $2 s after SIG$1"
+}
+
+verb=${1:-}; data=${2:-}; port=${3:-}
+case "$verb" in
+  fetch) fetch; libs; exit 0 ;;
+  start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
+  *) usage ;;
+esac
+if [ "$verb" = start ]; then mkdir -p "$data"; fi
+data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
+case "$verb" in
+  start) start ;;
+  stop) gone TERM "$stop_seconds" ;;
+  kill) gone KILL 10 ;;
+  status) if running >/dev/null && listening "$(cat "$data/port")"; then echo up; else echo down; exit 3; fi ;;
+  pid) running || true ;;
+esac
