@@ -21,6 +21,8 @@ func (a *App) externalSink(ctx context.Context, q pipeline.Query, shape *arrow.S
 	switch e := e.(type) {
 	case *pipeline.PostgresSink:
 		return PostgresSink(*e, q.Name, shape, a.opts.Clock)
+	case *pipeline.CassandraSink:
+		return CassandraSink(*e, q.Name, shape, a.opts.Clock)
 	case *pipeline.KafkaSink:
 		return KafkaSink(*e, a.Kafka, q.Name, shape, a.opts.Clock)
 	case *pipeline.HTTPSink:

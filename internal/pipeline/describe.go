@@ -187,6 +187,18 @@ var descriptions = map[string]string{
 
 	"To.postgres": "Write to a table of a Postgres database.",
 
+	"To.cassandra": "Write by key to a table of a store that speaks Cassandra's protocol.",
+
+	"CassandraSink.hosts":         "Nodes to begin with, `host` or `host:port`.",
+	"CassandraSink.username":      "User name; a secret. Goes with `password`.",
+	"CassandraSink.password":      "Password; a secret.",
+	"CassandraSink.keyspace":      "The keyspace; it is not made.",
+	"CassandraSink.table":         "The table; made when it is missing, else its columns and keys are checked.",
+	"CassandraSink.keys":          "Columns of the primary key: the partition key, then the clustering columns. One row is kept per key, the last.",
+	"CassandraSink.onRejected":    "What to do with a row that the store cannot take (a key without a value, text that is not UTF-8): `fail` (exit code 9; nothing of the batch is written), or `deadLetter`, which puts it into `rejectedTable`.",
+	"CassandraSink.rejectedTable": "Iceberg table of the pipeline's catalog for rejected rows, `namespace.table`; this query's alone.",
+	"CassandraSink.maxBatchBytes": "Most memory that a batch may take.",
+
 	"To.kafka": "Produce to a topic, in transactions.",
 
 	"KafkaSink.topic":            "The topic; made when it is missing. The query's marker is kept in a compacted topic beside it, `<topic>.weir.<query>`.",

@@ -31,6 +31,8 @@ func (t To) External() (key string, e External) {
 		return "postgres", t.Postgres
 	case t.Kafka != nil:
 		return "kafka", t.Kafka
+	case t.Cassandra != nil:
+		return "cassandra", t.Cassandra
 	case t.HTTP != nil:
 		return "http", t.HTTP
 	case t.File != nil:
@@ -43,7 +45,7 @@ func (t To) External() (key string, e External) {
 
 // kinds are the keys of To that are set.
 func (t To) kinds() (out []string) {
-	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil, "kafka": t.Kafka != nil,
+	set := map[string]bool{"iceberg": t.Iceberg != nil, "delta": t.Delta != nil, "postgres": t.Postgres != nil, "kafka": t.Kafka != nil, "cassandra": t.Cassandra != nil,
 		"http": t.HTTP != nil, "file": t.File != nil, "exec": t.Exec != nil}
 	for _, key := range sinkKeys {
 		if set[key] {
@@ -128,4 +130,4 @@ func oneOf(names []string) string {
 }
 
 // sinkKeys are the keys of To, in the order of the documentation.
-var sinkKeys = []string{"iceberg", "delta", "postgres", "kafka", "http", "file", "exec"}
+var sinkKeys = []string{"iceberg", "delta", "postgres", "kafka", "cassandra", "http", "file", "exec"}

@@ -278,9 +278,11 @@ type To struct {
 	// Stores outside: see External.
 	Postgres *PostgresSink `yaml:"postgres"`
 	Kafka    *KafkaSink    `yaml:"kafka"`
-	HTTP     *HTTPSink     `yaml:"http"`
-	File     *FileSink     `yaml:"file"`
-	Exec     *ExecSink     `yaml:"exec"`
+	// Cassandra is any store that speaks its protocol.
+	Cassandra *CassandraSink `yaml:"cassandra"`
+	HTTP      *HTTPSink      `yaml:"http"`
+	File      *FileSink      `yaml:"file"`
+	Exec      *ExecSink      `yaml:"exec"`
 }
 
 // Table is the name of the table: namespace.table, or the location of a Delta
