@@ -62,11 +62,12 @@ catalogs: build tools ## Catalogs on a real Postgres, Iceberg's REST server and 
 	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 60m $(TESTFLAGS) ./tests -run 'Glue|Postgres|REST|Catalog'
 	@cat $(CONFORMANCE)
 
-# Sinks over stores outside, on the real ones: Postgres, Apache Kafka.
-STORES := ./internal/sink/postgres ./internal/sink/kafka
+# Sinks over stores outside, on the real ones: Postgres, Apache Kafka, Cassandra.
+STORES := ./internal/sink/postgres ./internal/sink/kafka ./internal/sink/cassandra
 
 .PHONY: stores
-stores: build tools ## Sinks outside on real servers, killed in the middle of their commits (Postgres, Kafka)
+stores: build tools ## Sinks outside on real servers, killed in the middle of their commits (Postgres, Kafka, Cassandra)
+	@scripts/cassandra.sh fetch
 	$(GO) test -count=1 -p 1 -timeout 30m $(TESTFLAGS) $(STORES)
 	WEIR_STORES=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run Store
 
