@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	rep.Machine.CompressionCPU = b.limit
 	b.say("limit on this machine now: zstd level 1 of a million of these events takes %.2f CPU seconds on one core", b.limit)
 	measured := map[string]func(context.Context) ([]Result, error){
-		Bronze: b.bronze, Silver: b.silver, Ingest: b.ingest, Freshness: b.freshness, Startup: b.startup, Recovery: b.recovery, Sinks: b.sinks,
+		Bronze: b.bronze, Silver: b.silver, Ingest: b.ingest, Freshness: b.freshness, Startup: b.startup, Recovery: b.recovery, Sinks: b.sinks, Gold: b.gold,
 	}
 	var all []Result
 	for _, name := range b.o.Names {

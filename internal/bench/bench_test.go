@@ -86,7 +86,7 @@ func TestAVerdictNeedsEveryPartOfTheTarget(t *testing.T) {
 
 func TestNamesAndNumbersAreCheckedBeforeAnythingStarts(t *testing.T) {
 	for _, o := range []Options{
-		{}, {Names: []string{"gold"}}, {Names: []string{Bronze}, Compression: "lz4"}, {Names: []string{Bronze}, Rows: 10},
+		{}, {Names: []string{"nothing"}}, {Names: []string{Bronze}, Compression: "lz4"}, {Names: []string{Bronze}, Rows: 10},
 		{Names: []string{Bronze}, Kafka: []string{"localhost:1"}, KafkaScript: "x"}, {Names: []string{Bronze}, Rates: []int{0}},
 	} {
 		if err := o.fill(); !failure.Is(err, failure.Config) {

@@ -22,6 +22,7 @@ const (
 	Startup   = "startup"
 	Recovery  = "recovery"
 	Sinks     = "sinks"
+	Gold      = "gold"
 
 	All   = "all"
 	Quick = "quick"
@@ -40,12 +41,13 @@ func List() []Description {
 		{Startup, "from the start of the process until the first commit is visible, 1,000 rows waiting"},
 		{Recovery, "from a SIGKILL in mid-backlog until the first new commit is visible"},
 		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres)"},
+		{Gold, "the four marts over --rows of silver, beside plain DuckDB on the same Parquet files"},
 		{All, "all of them"},
 		{Quick, "all of them, small: a few minutes"},
 	}
 }
 
-var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery, Sinks}
+var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery, Sinks, Gold}
 
 // Compressions of the preloaded topic.
 const (

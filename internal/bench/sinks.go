@@ -46,6 +46,7 @@ var ratios = map[string]struct {
 }{
 	sinkDelta:    {sinkIceberg, 0.9},
 	sinkPostgres: {sinkPSQL, 0.5},
+	Gold:         {goldPlain, 1 / goldRatio},
 }
 
 const (

@@ -165,6 +165,9 @@ func (g *Graph) Inputs(m *Model) []Key {
 // Refs are the models that a model refers to.
 func (m *Model) Refs() []string { return slices.Clone(m.refs) }
 
+// SQL is the compiled text of a full build.
+func (m *Model) SQL() string { return m.full }
+
 // Reads are the models and sources that a model reads, by their names.
 func (m *Model) Reads() []string {
 	out := m.Refs()
