@@ -73,7 +73,7 @@ func TestHostileRecordsInKafkaEndInACountedPlace(t *testing.T) {
 	now := time.Now()
 	at := produceHostile(t, r, hostileRecords(now))
 	batches := r.once()
-	if len(batches) != 2 {
+	if len(batches) != 3 {
 		t.Errorf("%d batches, one each was expected", len(batches))
 	}
 	checkHostile(t, r, at, false)

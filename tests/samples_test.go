@@ -182,7 +182,7 @@ func checkFrames(t *testing.T, r *rig, frames, expected []string) {
 	sameTally(t, "the dead-letter topic", dead, wantDead)
 
 	batches := r.once()
-	if len(batches) != 2 {
+	if len(batches) != 3 {
 		t.Fatalf("%d batches, one each was expected", len(batches))
 	}
 	bronze := map[string]int{}
@@ -367,7 +367,7 @@ func TestRecordedEventsLandFieldByField(t *testing.T) {
 				t.Fatalf("ingestion: %+v", in)
 			}
 			batches := r.once()
-			if one := c.perBatch == "100000"; one != (len(batches) == 2) {
+			if one := c.perBatch == "100000"; one != (len(batches) == 3) {
 				t.Fatalf("%d batches", len(batches))
 			}
 			bronze := r.rows("bronze.recentchange")

@@ -125,7 +125,7 @@ func TestTheStatusPageAnswersWhileTheDemoWorks(t *testing.T) {
 			t.Errorf("table %+v", table)
 		}
 	}
-	if rows["bronze.recentchange"] == 0 || rows["silver.edits"] == 0 || len(m.Tables) != 4 {
+	if rows["bronze.recentchange"] == 0 || rows["silver.edits"] == 0 || len(m.Tables) != 5 {
 		t.Errorf("tables %+v", m.Tables)
 	}
 	if d := m.DeadLetters[0]; d.Reason == "" || d.Topic != "wiki.recentchange.dlq" || d.Snippet == "" {
