@@ -146,7 +146,7 @@ func TestEveryCrashPointIsReachedWhereItAppliesAndTheRestartIsExact(t *testing.T
 	l.run(exitOK)
 	for _, query := range []string{"bronze", "silver"} {
 		for _, point := range fault.Points() {
-			if point.Step == "ingest" || point.Step == "gold" || point.Step == "job" || point.Step == "deliver" || (query == "bronze" && slices.Contains(onlySilver, point.Name)) {
+			if point.Step == "ingest" || point.Step == "gold" || point.Step == "job" || point.Step == "care" || point.Step == "deliver" || (query == "bronze" && slices.Contains(onlySilver, point.Name)) {
 				continue
 			}
 			n := 2

@@ -76,6 +76,15 @@ const (
 	JobRecorded = "job.recorded"
 )
 
+// The crash points of table care (package maintain's doc.go).
+const (
+	CareExpired   = "care.expired"
+	CareStaged    = "care.staged"
+	CareCompacted = "care.compacted"
+	CareManifests = "care.manifests"
+	CareRemoved   = "care.removed"
+)
+
 // Point describes one crash point.
 type Point struct {
 	Name string
@@ -118,6 +127,11 @@ func Points() []Point {
 		{JobBegun, "job", "the run is open in the runs table's record"},
 		{JobDone, "job", "the work is done, the run still open"},
 		{JobRecorded, "job", "the run's row is in the table"},
+		{CareExpired, "care", "old snapshots are out of a table's metadata, their files are there"},
+		{CareStaged, "care", "small files are put together in new ones, durable, unreferenced"},
+		{CareCompacted, "care", "the new files are in the table, the small ones are not"},
+		{CareManifests, "care", "small manifests are merged"},
+		{CareRemoved, "care", "one file that nothing refers to is removed"},
 	}
 }
 

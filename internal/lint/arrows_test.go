@@ -45,11 +45,12 @@ var allowed = map[string][]string{
 	"lake/datafile":     {"failure", "clock", "batch"},
 	"lake/catalogtest":  {"lake", "failure", "clock", "conformance"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
+	"maintain":          {"lake", "lake/datafile", "failure", "fault", "clock"},
 	"broker":            {"failure", "clock"},
 	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
 	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
-	"sink/iceberg":      {"sink", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan"},
+	"sink/iceberg":      {"sink", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan", "maintain"},
 	"sink/foreachbatch": {"sink", "sink/external", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	// What the sinks over stores outside share, and those stores.
 	"sink/external":  {"sink", "sink/rowjson", "batch", "marker", "failure"},

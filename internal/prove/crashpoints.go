@@ -45,7 +45,7 @@ func crashPoints() []Scenario {
 	for _, first := range []bool{false, true} {
 		for _, query := range []string{"bronze", "silver"} {
 			for _, p := range fault.Points() {
-				if p.Step == "ingest" || p.Step == "gold" || p.Step == "job" || p.Step == "deliver" || unreachable[query][p.Name] != "" {
+				if p.Step == "ingest" || p.Step == "gold" || p.Step == "job" || p.Step == "care" || p.Step == "deliver" || unreachable[query][p.Name] != "" {
 					continue
 				}
 				if query == "silver" && sideFirst[p.Name] {

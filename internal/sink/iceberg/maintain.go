@@ -2,36 +2,24 @@ package iceberg
 
 import (
 	"context"
-	"errors"
 
-	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/maintain"
 )
 
-// Maintain takes old snapshots out of the table's metadata when enough have
-// gathered (Options.Retention); it reads the table's location and returns when
-// not. The engine calls it between batches, so it never races with a commit of
-// the same sink; a race with another writer is no error, the next call tries
-// again.
-func (s *Sink) Maintain(ctx context.Context) error {
-	t, err := s.opts.Catalog.LoadTable(ctx, s.opts.Table)
-	if err != nil {
-		return err
-	}
-	r := s.opts.Retention
-	if s.opts.OldestReader != nil {
-		oldest, err := s.opts.OldestReader(ctx)
-		if err != nil {
-			return err
-		}
-		if oldest > 0 && (r.OldestReader == 0 || oldest < r.OldestReader) {
-			r.OldestReader = oldest
-		}
-	}
-	if !r.Due(t) {
-		return nil
-	}
-	if _, err := s.opts.Catalog.Expire(ctx, t, r); err != nil && !errors.Is(err, lake.ErrConflict) {
-		return err
-	}
-	return nil
+// Maintain does a bounded part of what is due in the care of the table (package
+// maintain, by Options.Care and Options.Retention). The engine calls it between
+// batches, so it never races with a commit of the same sink; a race with another
+// writer is no error, the next call tries again.
+func (s *Sink) Maintain(ctx context.Context) error { return s.care.Step(ctx) }
+
+// Health is how the table stood when Maintain last looked.
+func (s *Sink) Health() maintain.Health { return s.care.Health() }
+
+// careOf completes the settings of the care with what the sink knows.
+func careOf(o Options) maintain.Settings {
+	c := o.Care
+	c.Retention, c.OldestReader, c.Clock, c.Scope = o.Retention, o.OldestReader, o.Clock, o.Query
+	// Staged files that are older than half of it are staged again (checkStaged).
+	c.OrphanAge = max(c.OrphanAge, o.Limits.OrphanAge)
+	return c
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/maintain"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/upsert"
@@ -92,6 +93,8 @@ type Options struct {
 	// snapshot that a reader of the table still needs, 0 for none.
 	Retention    lake.Retention
 	OldestReader func(ctx context.Context) (int64, error)
+	// Care is the rest of what Maintain does; the zero value is the default.
+	Care maintain.Settings
 	// Verify, if set, is asked of the very table whose head a commit asserts, on
 	// every try: an error that is classified or sink.ErrStale ends the commit, and
 	// nothing was written.
@@ -102,6 +105,7 @@ type Options struct {
 type Sink struct {
 	opts Options
 	key  string // of the marker's property
+	care *maintain.Care
 
 	mu  sync.Mutex
 	tbl *table.Table // as claimed, then as of our last commit; nil before
@@ -122,7 +126,7 @@ func New(o Options) (*Sink, error) {
 		return nil, failure.New(failure.Config, "the query that writes to %s has no name", lake.Name(o.Table))
 	}
 	o.Limits = o.Limits.withDefaults()
-	return &Sink{opts: o, key: marker.PropertyKey(o.Query)}, nil
+	return &Sink{opts: o, key: marker.PropertyKey(o.Query), care: maintain.New(o.Catalog, o.Table, careOf(o))}, nil
 }
 
 // Name implements sink.Sink.
