@@ -223,6 +223,9 @@ func (t *deltaTable) readCommit(ctx context.Context, store Store, version int64,
 		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
 			return fmt.Errorf("commit %d of table %s is not readable: %w", version, t.dir, err)
 		}
+		if x := a.Txn; x != nil && !strings.HasPrefix(x.AppID, "weir/") {
+			info.Summary[deltaApp+x.AppID] = strconv.FormatInt(x.Version, 10)
+		}
 		if i := a.CommitInfo; i != nil {
 			info.Timestamp = i.Timestamp
 			for k, v := range i.Weir {

@@ -73,6 +73,9 @@ type TableReport struct {
 	End       map[int32]int64 `json:"end"`
 	EndSource string          `json:"end_source"`
 
+	// Writers are the streaming writers whose marks stand in the history.
+	Writers []Writer `json:"writers,omitempty"`
+
 	Silver *SilverReport `json:"silver,omitempty"`
 	Groups *GroupsReport `json:"groups,omitempty"`
 }
@@ -173,6 +176,12 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 }
 
+// MissingRecords and ExtraRows are the sums of the ranges.
+func (t *TableReport) MissingRecords() int64 { return span(t.Missing) }
+
+// ExtraRows are the rows beyond what Kafka has, doubled ones among them.
+func (t *TableReport) ExtraRows() int64 { return t.extraRows() }
+
 func (t *TableReport) extraRows() int64 {
 	n := t.DoubledRows
 	for _, r := range t.Extra {
@@ -191,6 +200,9 @@ func (t *TableReport) writeDetails(w io.Writer) {
 	fmt.Fprintln(w)
 	for _, s := range t.Reasons {
 		fmt.Fprintln(w, "  !", s)
+	}
+	for _, by := range t.Writers {
+		fmt.Fprintln(w, "  "+by.String())
 	}
 	writeRanges(w, "missing", t.Missing)
 	writeRanges(w, "extra", t.Extra)

@@ -97,6 +97,7 @@ func (r *run) auditKafkaTable(ctx context.Context, t TableConfig, rep *TableRepo
 		rep.inconclusive("the table was filled from another topic of this name, id %s; this one is %s", e.topicID, uuidText(bounds.TopicID))
 	}
 	rep.End, rep.EndSource = e.offsets, e.source
+	rep.noteWriters(m)
 	held, err := r.readOffsets(ctx, m, t.columns(), t.Topic, rep, nil)
 	r.offsets[t.key()] = held
 	r.ends[t.key()] = e.offsets

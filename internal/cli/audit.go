@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/weirlake/weir/internal/app"
@@ -22,6 +25,10 @@ type auditFlags struct {
 	table, topic, kafka, catalog, catalogName string
 	format                                    string
 	partitionColumn, offsetColumn, topicCol   string
+
+	watch         bool
+	interval      time.Duration
+	listen, alert string
 }
 
 func newAudit(g *globals) *cobra.Command {
@@ -40,7 +47,8 @@ keeps partition and offset, whoever wrote it:
   weir audit --table bronze.events --topic events --kafka localhost:9092 --catalog catalog.db
   weir audit --table /data/events --topic events --kafka localhost:9092
 
-Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
+Exit code 0 exact, 4 mismatch, 10 inconclusive. With --watch it goes on until it
+is stopped, with metrics and alerts.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var cfg audit.Config
@@ -58,6 +66,9 @@ Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
 				return err
 			}
 			defer done()
+			if f.watch {
+				return g.watchAudit(cmd, cfg, f)
+			}
 			report, err := audit.Run(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -78,7 +89,29 @@ Exit code 0 exact, 4 mismatch, 10 inconclusive.`,
 	fl.StringVar(&f.topicCol, "topic-column", "", "`column` with the topic (default topic)")
 	fl.StringVar(&f.partitionColumn, "partition-column", "", "`column` with the partition (default partition)")
 	fl.StringVar(&f.offsetColumn, "offset-column", "", "`column` with the offset (default offset)")
+	fl.BoolVar(&f.watch, "watch", false, "audit again and again until stopped; one report a line with --output json")
+	fl.DurationVar(&f.interval, "interval", time.Minute, "`time` between the starts of two audits, with --watch")
+	fl.StringVar(&f.listen, "listen", "", "`address` for /metrics and /livez, with --watch, for example 127.0.0.1:9464")
+	fl.StringVar(&f.alert, "alert-command", "", "shell `command` that is run when a table turns wrong, is exact again, or gets another\nquery id, with --watch; it finds WEIR_ALERT_TABLE and WEIR_ALERT_TEXT in its environment")
 	return cmd
+}
+
+// watchAudit audits until the process is stopped.
+func (g *globals) watchAudit(cmd *cobra.Command, cfg audit.Config, f auditFlags) error {
+	if f.interval < watchIntervalMin {
+		return failure.New(failure.Config, "--interval %s is below %s", f.interval, watchIntervalMin)
+	}
+	reg := prometheus.NewRegistry()
+	w := newWatcher(g, cfg, f.interval, f.alert, cmd.ErrOrStderr(), reg)
+	if f.listen != "" {
+		at, stop, err := serveMetrics(f.listen, reg)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		fmt.Fprintf(cmd.ErrOrStderr(), "weir: metrics at http://%s/metrics\n", at)
+	}
+	return w.watch(cmd.Context())
 }
 
 func auditExit(r *audit.Report) error {
