@@ -10,7 +10,8 @@ What is measured, for all alike:
            the last commit interval are in nobody's figure
   CPU-s/M  user and system time of the process and all its descendants between the
            same two moments, per million rows of them; "whole" from its start
-  peak MB  the greatest sum of resident memory of the same processes
+  peak MB  the greatest sum of resident memory of the same processes (of those that
+           were there at the look before, so that a fork's shared pages do not count twice)
   first    seconds from the start of the process to its first commit of rows
   others   cores that neither it nor the broker used in that time
 A run whose table does not end with the topic's records, each once by count, has no
@@ -83,14 +84,20 @@ class Tree:
         self.thread.start()
 
     def watch(self):
+        before = set()
         while self.on:
             p = processes()
-            todo, cpu, rss = [self.pid], 0.0, 0
+            todo, cpu, rss, seen = [self.pid], 0.0, 0, set()
             while todo:
                 x = todo.pop()
                 if x in p:
-                    cpu, rss = cpu + p[x][1], rss + p[x][2]
+                    seen.add(x)
+                    cpu += p[x][1]
+                    # A fork that has not become its program yet shares its
+                    # parent's pages: Hadoop forks the JVM for every chmod.
+                    rss += p[x][2] if x in before or x == self.pid else 0
                     todo += [k for k, v in p.items() if v[0] == x]
+            before = seen
             if rss:
                 self.peak = max(self.peak, rss)
                 self.samples.append((time.time(), cpu, p.get(self.broker, (0, 0, 0))[1], busy()))
