@@ -93,7 +93,9 @@ func TestNoSecretIsInAnythingThatAPipelineMakes(t *testing.T) {
 	}
 	weirBin(t)
 	l, planted, files := secretLab(t)
-	l.leaks(planted, files)
+	l.leaks(planted, files, nil)
+	l.leaksOfFailures(planted, wrongLogIns())
+	l.leaksOfFailures(planted, l.wrongCatalogs())
 }
 
 func TestNoSecretIsInAnythingThatAPipelineOnS3Makes(t *testing.T) {
@@ -110,20 +112,24 @@ func TestNoSecretIsInAnythingThatAPipelineOnS3Makes(t *testing.T) {
 		fmt.Sprintf("stores: [{endpoint: %q, region: %s, pathStyle: true, accessKeyId: %q, secretAccessKey: %q}]",
 			srv.Endpoint(), s3test.Region, s3test.AccessKeyID, s3test.SecretAccessKey))
 	l.edit("    delivery: exactly-once", fmt.Sprintf("    delivery: exactly-once\n    position: %q", filepath.Join(l.dir, "ingest", "position.json")))
-	l.leaks(planted, files)
+	l.leaks(planted, files, nil)
 	planted.absentInFiles(t, srv.ObjectPath(s3Bucket, ""))
 }
 
 // leaks runs the pipeline at debug level and looks for the secrets in everything
-// that it and the other commands make.
-func (l *lab) leaks(planted secrets, files []string) {
+// that it and the other commands make. until is a further condition to wait for
+// before the run is ended.
+func (l *lab) leaks(planted secrets, files []string, until func() bool) {
 	t := l.t
 	t.Helper()
 	p := start(t, nil, "run", l.file, "--log-level", "debug", "--pprof")
-	url := pageOf(t, p)
+	url := strings.TrimSuffix(pageOf(t, p), "/")
 	waitFor(t, "rows in silver", func() bool {
+		if !p.running() {
+			t.Fatalf("the run ended by itself\n%s", tail(p.errs.String()))
+		}
 		_, metrics := l.ask(url+"/metrics", planted["page's token"])
-		return strings.Contains(metrics, `query="silver"`) && l.statusBatch("silver") >= 0
+		return strings.Contains(metrics, `query="silver"`) && l.statusBatch("silver") >= 0 && (until == nil || until())
 	})
 	for _, path := range []string{
 		"/", "/api/status", "/api/batches", "/metrics", "/readyz", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1",
@@ -140,23 +146,37 @@ func (l *lab) leaks(planted secrets, files []string) {
 	if code := p.wait(); code != exitOK {
 		t.Errorf("the run ended with %d\n%s", code, tail(p.errs.String()))
 	}
-	planted.absent(t, "the run's output", p.out.String()+p.errs.String())
-	for _, args := range [][]string{
-		{"validate", l.file}, {"validate", l.file, "--connect"}, {"validate", l.file, "--connect", "--output", "json"}, {"status", l.file}, {"status", l.file, "--output", "json"},
-		{"audit", l.file, "--output", "json"}, {"checkpoint", "show", l.file, "bronze", "--output", "json"},
-	} {
-		out, errs, code := weir(t, nil, append(args, "--log-level", "debug")...)
-		if code != exitOK {
-			t.Errorf("weir %v: exit %d\n%s%s", args, code, tail(out), tail(errs))
+	// A log without the client's own lines was not at debug level, and shows nothing.
+	for _, want := range []string{"level=DEBUG msg=weir ", `level=DEBUG msg="kafka client: `, `level=INFO msg="batch committed"`} {
+		if !strings.Contains(p.errs.String(), want) {
+			t.Errorf("the run's log has no %q\n%s", want, tail(p.errs.String()))
 		}
-		planted.absent(t, fmt.Sprintf("weir %v", args), out+errs)
+	}
+	planted.absent(t, "the run's output", p.out.String()+p.errs.String())
+	for _, c := range []struct {
+		args []string
+		want string // a piece of a real answer
+	}{
+		{[]string{"validate", l.file}, ""},
+		{[]string{"validate", l.file, "--connect"}, "catalog"},
+		{[]string{"validate", l.file, "--connect", "--output", "json"}, `"connections"`},
+		{[]string{"status", l.file}, "silver"},
+		{[]string{"status", l.file, "--output", "json"}, `"silver"`},
+		{[]string{"audit", l.file, "--output", "json"}, `"distinct_offsets"`},
+		{[]string{"checkpoint", "show", l.file, "bronze"}, "offsets/"},
+		{[]string{"checkpoint", "show", l.file, "bronze", "--output", "json"}, `"next_offset"`},
+	} {
+		out, errs, code := weir(t, []string{"WEIR_LOG_LEVEL=debug"}, c.args...)
+		if code != exitOK || !strings.Contains(out, c.want) || !strings.Contains(errs, "level=DEBUG") {
+			t.Errorf("weir %v: exit %d, want %q and a log at debug level\n%s%s", c.args, code, c.want, tail(out), tail(errs))
+		}
+		planted.absent(t, fmt.Sprintf("weir %v", c.args), out+errs)
 	}
 	planted.absentInFiles(t, l.dir, files...)
-	l.leaksOfFailures(planted)
 }
 
 // leaksOfFailures runs what has to fail: the errors hold no secret either.
-func (l *lab) leaksOfFailures(planted secrets) {
+func (l *lab) leaksOfFailures(planted secrets, changes map[string][2]string) {
 	t := l.t
 	t.Helper()
 	planted["Postgres password"] = "planted-pg-77aa"
@@ -164,13 +184,7 @@ func (l *lab) leaksOfFailures(planted secrets) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uri := fmt.Sprintf("sqlite:%s/catalog.db", l.dir)
-	for what, change := range map[string][2]string{
-		"a wrong user":             {`username: "weir"`, `username: "nobody"`},
-		"another mechanism":        {"SCRAM-SHA-512", "AWS_MSK_IAM"},
-		"a catalog that is down":   {uri, "postgres://weir:planted-pg-77aa@127.0.0.1:1/lake?sslmode=disable"},
-		"a catalog that is no URL": {uri, "postgres://weir:planted-pg-77aa@[::1/lake"},
-	} {
+	for what, change := range changes {
 		l.edit(change[0], change[1])
 		out, errs, code := weir(t, nil, "validate", l.file, "--connect", "--log-level", "debug")
 		if code == exitOK {
@@ -180,6 +194,23 @@ func (l *lab) leaksOfFailures(planted secrets) {
 		if err := os.WriteFile(l.file, good, 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// wrongLogIns are changes of a pipeline over a secured Kafka that make it fail.
+func wrongLogIns() map[string][2]string {
+	return map[string][2]string{
+		"a wrong user":      {`username: "weir"`, `username: "nobody"`},
+		"another mechanism": {"SCRAM-SHA-512", "AWS_MSK_IAM"},
+	}
+}
+
+// wrongCatalogs are changes of the catalog that make it fail.
+func (l *lab) wrongCatalogs() map[string][2]string {
+	uri := fmt.Sprintf("sqlite:%s/catalog.db", l.dir)
+	return map[string][2]string{
+		"a catalog that is down":   {uri, "postgres://weir:planted-pg-77aa@127.0.0.1:1/lake?sslmode=disable"},
+		"a catalog that is no URL": {uri, "postgres://weir:planted-pg-77aa@[::1/lake"},
 	}
 }
 

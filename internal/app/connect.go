@@ -284,14 +284,55 @@ func (a *App) probeSink(ctx context.Context, q pipeline.Query) (note []string, e
 	if err != nil {
 		return nil, err
 	}
+	if q.To.Kafka != nil && a.Kafka.BootstrapServers == nil && a.P.Kafka != nil {
+		if a.P.Kafka.Embedded != nil && len(q.To.Kafka.BootstrapServers) == 0 {
+			return []string{"it writes to the embedded broker, which is started with the pipeline, not now"}, nil
+		}
+		a.Kafka = KafkaConfig(a.P.Kafka, "")
+	}
+	for _, location := range sinkLocations(a.P, q) {
+		defer leave(location)()
+	}
 	s, err := a.externalSink(ctx, q, t.Outputs()[operator.Main])
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = s.Close() }()
 	if p, ok := s.(sink.Prober); ok {
-		return nil, p.Probe(ctx)
+		return probeNote(q), p.Probe(ctx)
 	}
 	_, err = s.Facts(ctx, q.Name)
 	return []string{"connected and read; writing is not tried"}, err
+}
+
+// sinkLocations are the local folders that opening a sink makes.
+func sinkLocations(p *pipeline.Pipeline, q pipeline.Query) (out []string) {
+	var all []string
+	switch {
+	case q.To.File != nil:
+		all = []string{q.To.File.Path}
+	case q.To.HTTP != nil, q.To.Exec != nil:
+		all = []string{DeliveriesLocation(CheckpointDir(p, q))}
+	}
+	for _, location := range all {
+		if !pipeline.Remote(location) {
+			out = append(out, location)
+		}
+	}
+	return out
+}
+
+// probeNote says what a sink's probe leaves out, because it could not be undone.
+func probeNote(q pipeline.Query) []string {
+	switch {
+	case q.To.Postgres != nil:
+		return []string{"within a transaction that is rolled back"}
+	case q.To.Kafka != nil:
+		return []string{"permissions are asked for; nothing is produced"}
+	case q.To.HTTP != nil:
+		return []string{"connected; no request is sent"}
+	case q.To.Exec != nil:
+		return []string{"the program is looked for, not run"}
+	}
+	return nil
 }

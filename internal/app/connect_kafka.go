@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -99,7 +100,7 @@ func (a *App) connectKafka(ctx context.Context, r *ConnectReport) {
 	a.connectTopics(ctx, cl, r)
 	for _, in := range a.P.Ingest {
 		if in.Delivery == pipeline.ExactlyOnce {
-			r.add("kafka", "ingest "+in.Name+": transactional id "+in.TransactionalID, describeTransaction(ctx, cl, in.TransactionalID),
+			r.add("kafka", "ingest "+in.Name+": transactional id "+in.TransactionalID, a.describeTransaction(ctx, cl, in.TransactionalID),
 				"describing it; writing would fence a running ingestion, so it is not tried")
 		}
 	}
@@ -193,9 +194,22 @@ func (a *App) judgeMissing(ctx context.Context, cl *kgo.Client, name string, nee
 	return []string{"missing; a start creates it"}, nil
 }
 
+// describePause is between two questions to a coordinator that is not there yet:
+// a broker that has just begun is still electing it.
+const describePause = 500 * time.Millisecond
+
 // describeTransaction asks for a transactional id's state: one that was never
 // used is as good as any.
-func describeTransaction(ctx context.Context, cl *kgo.Client, id string) error {
+func (a *App) describeTransaction(ctx context.Context, cl *kgo.Client, id string) error {
+	for {
+		err := describeTransactionOnce(ctx, cl, id)
+		if !kerr.IsRetriable(err) || a.opts.Clock.Sleep(ctx, describePause) != nil {
+			return err
+		}
+	}
+}
+
+func describeTransactionOnce(ctx context.Context, cl *kgo.Client, id string) error {
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	req.TransactionalIDs = []string{id}
 	resp, err := req.RequestWith(ctx, cl)
@@ -203,7 +217,11 @@ func describeTransaction(ctx context.Context, cl *kgo.Client, id string) error {
 		return failure.Wrap(failure.Unreachable, err, "ask for the transactional id %s", id)
 	}
 	for _, s := range resp.TransactionStates {
-		if err := kerr.ErrorForCode(s.ErrorCode); err != nil && !errors.Is(err, kerr.TransactionalIDNotFound) {
+		switch err := kerr.ErrorForCode(s.ErrorCode); {
+		case err == nil, errors.Is(err, kerr.TransactionalIDNotFound):
+		case kerr.IsRetriable(err):
+			return failure.Wrap(failure.Unreachable, err, "ask for the transactional id %s", id)
+		default:
 			return failure.Wrap(failure.Config, err, "the transactional id %s", id).
 				WithHint("give this user the permissions to describe and to write it")
 		}

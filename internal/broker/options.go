@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -50,6 +51,9 @@ type Config struct {
 
 	TLS  TLS
 	SASL SASL
+
+	// Logger takes the clients' own log at debug level; default slog.Default.
+	Logger *slog.Logger
 }
 
 // TLS of the connection. Files are PEM; they are read again for a new connection
@@ -125,6 +129,11 @@ func ClientOptions(c Config) ([]kgo.Opt, error) {
 		// setting and fail every record that waits for a producer id.
 		kgo.AlwaysRetryEOF(),
 	}
+	log := c.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	opts = append(opts, kgo.WithLogger(clientLog{log}))
 	if c.Rack != "" {
 		opts = append(opts, kgo.Rack(c.Rack))
 	}

@@ -174,8 +174,13 @@ func newRoot(g *globals) *cobra.Command {
   weir prove reference       kill it in mid-stream, start it again, count`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(_ *cobra.Command, _ []string) error {
-			return g.setUp()
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := g.setUp(); err != nil {
+				return err
+			}
+			// Not the arguments: they may hold what nobody should read.
+			g.log.Debug("weir", "version", Version, "command", cmd.CommandPath(), "pid", os.Getpid())
+			return nil
 		},
 	}
 	f := root.PersistentFlags()

@@ -87,7 +87,7 @@ func New(o Options) (*foreachbatch.Sink, error) {
 	r := &runner{o: o}
 	return foreachbatch.New(foreachbatch.Options{
 		Name: o.Name, Query: o.Query, Handler: r.deliver, Record: o.Record, Clock: o.Clock, Stopping: o.Stopping,
-		Limits: foreachbatch.Limits{BatchBytes: o.BatchBytes},
+		Limits: foreachbatch.Limits{BatchBytes: o.BatchBytes}, Probe: r.probe,
 	})
 }
 

@@ -112,6 +112,8 @@ type Options struct {
 	// Stopping, when closed, ends the waiting between two tries: the batch is
 	// left for the next start. Nil never does.
 	Stopping <-chan struct{}
+	// Probe, if set, tries whether the receiver is there, without effect.
+	Probe func(ctx context.Context) error
 }
 
 // DefaultName is the name of a sink that was given none.

@@ -172,6 +172,6 @@ func New(o Options) (*foreachbatch.Sink, error) {
 	first := note{Format: noteFormat, Body: o.Format, Rows: o.ChunkRows, Bytes: o.ChunkBytes}
 	return foreachbatch.New(foreachbatch.Options{
 		Name: o.Name, Query: o.Query, Handler: s.deliver, Record: o.Record, Clock: o.Clock, Stopping: o.Stopping,
-		Limits: foreachbatch.Limits{BatchBytes: o.BatchBytes}, Note: first.encode(),
+		Limits: foreachbatch.Limits{BatchBytes: o.BatchBytes}, Note: first.encode(), Probe: s.probe,
 	})
 }
