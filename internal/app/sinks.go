@@ -13,6 +13,7 @@ import (
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/maintain"
 	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -64,6 +65,11 @@ type SinkSpec struct {
 	// Upsert, where set, merges rows by key; Shape then has the column that says
 	// what is deleted, and the table has not.
 	Upsert *upsert.Spec
+	// Care says what is done to an Iceberg table between its batches, Retention
+	// what expiry leaves, OldestReader what readers of it still need.
+	Care         maintain.Settings
+	Retention    lake.Retention
+	OldestReader func(ctx context.Context) (int64, error)
 	// Verify, if set, is asked before each try of a commit to an Iceberg table.
 	Verify func(ctx context.Context, head *table.Table) error
 }
@@ -90,6 +96,7 @@ func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
 	return sinkiceberg.New(sinkiceberg.Options{
 		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: shape, Schema: schema,
 		Partition: spec, Properties: s.Properties, Clock: s.Clock, Upsert: s.Upsert, Verify: s.Verify,
+		Care: s.Care, Retention: s.Retention, OldestReader: s.OldestReader,
 	})
 }
 
