@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/prove"
@@ -18,7 +20,8 @@ import (
 // proveFlags are the flags of prove that are not options of package prove.
 type proveFlags struct {
 	list, listPoints, embeddedOnly bool
-	report                         string
+	report, pipeline               string
+	records                        int64
 }
 
 func newProve(g *globals) *cobra.Command {
@@ -35,6 +38,7 @@ against what Kafka itself holds, with readers that share no code with the engine
   weir prove checkpoint        the checkpoint lost, or restored from an old copy; the boundary
   weir prove ingest            weir ingest killed at every step, in both deliveries
   weir prove crash-points      a kill at every step of a micro-batch
+  weir prove --pipeline FILE   a pipeline of your own, on an isolated copy of its newest records
   weir prove foreachbatch      the traps of foreachBatch, and how they are shut
 
 NAME is a scenario, a group or a pattern; none runs all of them. An outcome is
@@ -69,6 +73,8 @@ Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 	fl.BoolVar(&f.embeddedOnly, "embedded-only", false, "start no real Kafka for exactly-once ingestion either")
 	fl.IntVar(&o.Port, "port", 0, "`port` of a broker that is started (0: a free one)")
 	fl.StringVar(&f.report, "report", "", "write the report as one HTML `file`")
+	fl.StringVar(&f.pipeline, "pipeline", "", "prove a pipeline `file` of your own on an isolated copy: own topics, tables and checkpoints")
+	fl.Int64Var(&f.records, "records", prove.DefaultRecords, "copy so many of the newest `records` of each topic, with --pipeline")
 	fl.BoolVar(&o.Keep, "keep", false, "keep the folders of proved scenarios")
 	fl.StringVar(&o.Python, "python", os.Getenv("WEIR_PYTHON"), "let PyIceberg and DuckDB count too: `interpreter` (default: the checkout's)")
 	fl.StringVar(&o.Readers, "readers", "", "`folder` of the Python readers (default: the checkout's tests/readers)")
@@ -90,6 +96,17 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 		o.Dir = filepath.Join(os.TempDir(), "weir-prove")
 	}
 	useCheckout(&o, f)
+	if f.pipeline != "" {
+		user, done, err := g.userPipeline(cmd, f)
+		if err != nil {
+			return err
+		}
+		defer done()
+		o.User = user
+		if o.Dir == filepath.Join(os.TempDir(), "weir-prove") {
+			o.Dir += "-pipeline" // results of other scenarios stay apart
+		}
+	}
 	o.Progress = g.stderr
 	report, err := prove.Main(cmd.Context(), o)
 	if err != nil {
@@ -113,6 +130,24 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 		return exitCode(failure.ClassOf(err))
 	}
 	return nil
+}
+
+// userPipeline is the pipeline of --pipeline with the way to its Kafka.
+func (g *globals) userPipeline(cmd *cobra.Command, f proveFlags) (*prove.User, func(), error) {
+	p, err := g.load(f.pipeline)
+	if err != nil {
+		return nil, nil, err
+	}
+	kafka, stop, err := app.Reach(cmd.Context(), p)
+	if err != nil {
+		return nil, nil, err
+	}
+	opts, err := broker.ClientOptions(kafka)
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return &prove.User{File: f.pipeline, Pipeline: p, Kafka: opts, Records: f.records}, stop, nil
 }
 
 // useCheckout takes from a checkout of the project what a binary alone does not

@@ -118,8 +118,8 @@ func (e *Env) pyiceberg(ctx context.Context, args ...string) error {
 			return fmt.Errorf("PyIceberg on %s: %w\n%s", table, err, stderr.String())
 		}
 		var done struct {
-			Left     int `json:"snapshots_left"`
-			Expired  int `json:"snapshots_expired"`
+			Left      int `json:"snapshots_left"`
+			Expired   int `json:"snapshots_expired"`
 			Rewritten int `json:"rows_rewritten"`
 		}
 		if err := json.Unmarshal(out, &done); err != nil {

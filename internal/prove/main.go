@@ -58,6 +58,8 @@ type Options struct {
 	Progress io.Writer
 	// Clock defaults to the system's.
 	Clock clock.Clock
+	// User, where set, is a pipeline of the user's own that is proved instead.
+	User *User
 	// Scenarios overrides the list, for tests.
 	Scenarios []Scenario
 }
@@ -96,6 +98,12 @@ func (o *Options) prepare() error {
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
+	}
+	if o.Scenarios == nil && o.User != nil {
+		var err error
+		if o.Scenarios, err = o.User.scenarios(); err != nil {
+			return err
+		}
 	}
 	if o.Scenarios == nil {
 		o.Scenarios = List()
