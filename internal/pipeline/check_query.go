@@ -58,6 +58,7 @@ func (l *loader) checkQuery(p *Pipeline, i int) {
 	q := &p.Queries[i]
 	key := fmt.Sprintf("queries[%d]", i)
 	l.checkFrom(q, key+".from")
+	l.checkCare(q, key)
 	l.checkTrigger(q, key+".trigger")
 	l.checkParse(q, key)
 	l.checkWatermark(q, key)

@@ -57,7 +57,10 @@ func (s *SSE) setDefaults() {
 	s.Overlap = DefaultOverlap
 }
 
-func (q *Query) setDefaults() { q.OnLostCheckpoint = OnLostAdopt }
+func (q *Query) setDefaults() {
+	q.OnLostCheckpoint = OnLostAdopt
+	q.Care.setDefaults()
+}
 
 func (k *KafkaSource) setDefaults() {
 	k.StartingOffsets.Mode = Earliest

@@ -135,6 +135,7 @@ type Query struct {
 	Aggregate  []Aggregation `yaml:"aggregate" weir:"min=1"`
 	DeadLetter *DeadLetter   `yaml:"deadLetter"`
 	To         To            `yaml:"to" weir:"required"`
+	Care       Care          `yaml:"care"`
 
 	// inherited are the columns of the table that is read, where they are typed.
 	inherited []Column
