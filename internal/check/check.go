@@ -207,7 +207,7 @@ func (r *runner) rows(ctx context.Context, c pipeline.Check, res *Result, query,
 		return nil
 	}
 	res.Status = Failed
-	rows, err := r.session.Query(ctx, fmt.Sprintf("SELECT * FROM (%s\n) LIMIT %d", query, samplesMax), duck.JSON)
+	rows, err := r.session.Query(ctx, fmt.Sprintf("FROM (%s\n) LIMIT %d", query, samplesMax), duck.JSON)
 	if err != nil {
 		return err
 	}

@@ -78,13 +78,13 @@ func (s *Session) Query(ctx context.Context, statement string, form Form) (*Rows
 			return nil, err
 		}
 	}
-	rows, err := s.DB.QueryContext(ctx, query)
+	rows, err := s.DB.QueryContext(ctx, query) //nolint:rowserrcheck // Rows.Next looks at it
 	if err != nil {
 		return nil, Classified(ctx, err)
 	}
 	cols, err := rows.Columns()
 	if err != nil {
-		_ = rows.Close()
+		_ = rows.Close() //nolint:sqlclosecheck // otherwise the caller closes
 		return nil, Classified(ctx, err)
 	}
 	return &Rows{Columns: cols, rows: rows, ctx: ctx}, nil
@@ -95,7 +95,7 @@ func (s *Session) check(ctx context.Context, statement string) error {
 	if err != nil {
 		return Classified(ctx, err)
 	}
-	return Classified(ctx, st.Close())
+	return Classified(ctx, st.Close()) //nolint:sqlclosecheck // this is the close
 }
 
 // Next gives the next row, nil after the last.

@@ -100,7 +100,7 @@ func runTest(ctx context.Context, s *duck.Session, t *Test) TestResult {
 	if t.Severity == SeverityWarn {
 		res.State = TestWarned
 	}
-	rows, err := s.Query(ctx, fmt.Sprintf("SELECT * FROM (%s\n) LIMIT %d", t.sql, samplesMax), duck.JSON)
+	rows, err := s.Query(ctx, fmt.Sprintf("FROM (%s\n) LIMIT %d", t.sql, samplesMax), duck.JSON)
 	if err != nil {
 		return res
 	}

@@ -25,16 +25,16 @@ func (r *run) makeIncremental(ctx context.Context, j *job) (bool, error) {
 	if err := r.session.Exec(ctx, "CREATE OR REPLACE TABLE "+add+" AS "+j.m.delta); err != nil {
 		return false, err
 	}
-	_, same, err := r.columns(ctx, "SELECT * FROM "+add, j.target.table.Schema())
+	_, same, err := r.columns(ctx, "FROM "+add, j.target.table.Schema())
 	if err != nil || !same {
 		return false, err
 	}
-	kept := "SELECT * FROM " + this
+	kept := "FROM " + this
 	if len(j.m.Config.UniqueKey) > 0 {
 		kept += " AS t WHERE NOT " + j.m.matches(add)
 	}
 	j.result.Mode = "incremental"
-	return true, r.session.Exec(ctx, "CREATE OR REPLACE VIEW "+duck.Relation(r.g.Schema, j.m.Name)+" AS "+kept+" UNION ALL BY NAME SELECT * FROM "+add)
+	return true, r.session.Exec(ctx, "CREATE OR REPLACE VIEW "+duck.Relation(r.g.Schema, j.m.Name)+" AS "+kept+" UNION ALL BY NAME FROM "+add)
 }
 
 // matches is the condition that a row t has the key of one of the new rows. Keys

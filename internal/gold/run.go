@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/apache/iceberg-go/table"
@@ -103,9 +102,6 @@ type run struct {
 	pins    map[Key]*duck.Pin // nil for an optional source that there is not
 	session *duck.Session
 	jobs    map[string]*job
-	mounts  map[string]*sync.Once // relations that are mounted on demand
-	failed  map[string]error
-	mu      sync.Mutex
 }
 
 // job is one model of a run.
@@ -175,7 +171,6 @@ func (g *Graph) begin(o Options) (*run, error) {
 	}
 	return &run{
 		Options: o, g: g, id: clock.Nonce(), pins: map[Key]*duck.Pin{}, jobs: map[string]*job{},
-		mounts: map[string]*sync.Once{}, failed: map[string]error{},
 	}, nil
 }
 

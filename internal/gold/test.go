@@ -168,7 +168,7 @@ func (t *Test) statement(on, to string) string {
 	}
 	switch t.Kind {
 	case "not_null":
-		return fmt.Sprintf("SELECT * FROM %s WHERE %s IS NULL", from, col)
+		return fmt.Sprintf("FROM %s WHERE %s IS NULL", from, col)
 	case "unique":
 		return fmt.Sprintf("SELECT %s AS unique_field, count(*) AS n_records FROM %s WHERE %s IS NOT NULL GROUP BY 1 HAVING count(*) > 1", col, from, col)
 	case "accepted_values":

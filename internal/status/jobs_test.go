@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func TestJobsModelsAndChecksAreOnThePageInTheJSONAndInTheMetrics(t *testing.T) {
 		t.Errorf("%s, %v", j, err)
 	}
 	rec := httptest.NewRecorder()
-	promhttp.HandlerFor(b.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(b.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
 		`weir_job_runs_total{job="gold"} 3`, `weir_job_failures_total{job="gold"} 1`, `weir_job_up{job="gold"} 1`,
 		`weir_check_passed{check="once<script>",severity="error"} 0`, `weir_gold_rows{model="top_pages"} 12`,
