@@ -47,7 +47,7 @@ func writeChecks(w io.Writer, res []check.Result) {
 			fmt.Fprintf(w, "; want %s", r.Expected)
 		}
 		if r.Error != "" {
-			fmt.Fprint(w, r.Error)
+			fmt.Fprintf(w, "%s", r.Error)
 		}
 		fmt.Fprintln(w)
 		for _, s := range r.Samples {

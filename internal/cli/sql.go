@@ -124,7 +124,7 @@ func (s *sqlShell) shell(ctx context.Context, in *os.File) error {
 	terminal := err == nil && fi.Mode()&os.ModeCharDevice != 0
 	prompt := func(text string) {
 		if terminal {
-			fmt.Fprint(s.g.stderr, text)
+			fmt.Fprintf(s.g.stderr, "%s", text)
 		}
 	}
 	if terminal {
@@ -305,7 +305,7 @@ func writeTable(w io.Writer, rows *duck.Rows) error {
 			} else {
 				pad += "  "
 			}
-			fmt.Fprint(w, c+pad)
+			fmt.Fprintf(w, "%s%s", c, pad)
 		}
 		if n == 0 {
 			rule := make([]string, len(width))

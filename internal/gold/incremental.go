@@ -52,7 +52,7 @@ func (m *Model) matches(added string) string {
 func (r *run) replaced(ctx context.Context, j *job, base duck.Pin) (remove []iceberg.DataFile, rows string, err error) {
 	add := duck.Relation(r.g.Schema+newSuffix, j.m.Name)
 	if len(j.m.Config.UniqueKey) == 0 {
-		return nil, "SELECT * FROM " + add, nil
+		return nil, "FROM " + add, nil
 	}
 	this, mounted, err := r.session.ScanFiles(ctx, base, base.Table.Schema())
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *run) replaced(ctx context.Context, j *job, base duck.Pin) (remove []ice
 		return nil, "", err
 	}
 	if len(files) == 0 {
-		return nil, "SELECT * FROM " + add, nil
+		return nil, "FROM " + add, nil
 	}
 	quoted := make([]string, len(files))
 	for i, f := range files {
@@ -77,6 +77,7 @@ func (r *run) replaced(ctx context.Context, j *job, base duck.Pin) (remove []ice
 		remove = append(remove, df)
 		quoted[i] = duck.Quote(f)
 	}
+	//nolint:unqueryvet // all columns but the one that was added here
 	return remove, "SELECT * EXCLUDE (" + duck.FileColumn + ") FROM (" + this + ") AS t WHERE " + duck.FileColumn + " IN (" + strings.Join(quoted, ", ") +
 		") AND NOT " + j.m.matches(add) + " UNION ALL BY NAME SELECT * FROM " + add, nil
 }
