@@ -77,11 +77,12 @@ func (l *pgLab) ids() map[string]int {
 }
 
 // dump reads a whole Iceberg table with PyIceberg.
-func (l *lab) dump(table string) (rows []row) {
+func (l *lab) dump(table string, args ...string) (rows []row) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python(l.t), filepath.Join(repo(l.t), "tests", "readers", "dump_table.py"), "--catalog", l.catalog(), "--table", table)
+	args = append([]string{filepath.Join(repo(l.t), "tests", "readers", "dump_table.py"), "--catalog", l.catalog(), "--table", table}, args...)
+	cmd := exec.CommandContext(ctx, python(l.t), args...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
