@@ -185,7 +185,7 @@ func from(c pipeline.Check) (string, error) {
 	if c.Where == "" {
 		return rel, nil
 	}
-	return "(SELECT * FROM " + rel + " WHERE " + c.Where + "\n)", nil
+	return "(FROM " + rel + " WHERE " + c.Where + "\n)", nil
 }
 
 // rows is the form of most checks: a query whose rows are failures.
@@ -258,7 +258,7 @@ func (r *runner) notNull(ctx context.Context, c pipeline.Check, res *Result) err
 	for i, n := range c.NotNull {
 		conds[i] = duck.Ident(n) + " IS NULL"
 	}
-	return r.rows(ctx, c, res, "SELECT * FROM "+rel+" WHERE "+strings.Join(conds, " OR "), "no null in "+strings.Join(c.NotNull, ", "))
+	return r.rows(ctx, c, res, "FROM "+rel+" WHERE "+strings.Join(conds, " OR "), "no null in "+strings.Join(c.NotNull, ", "))
 }
 
 func (r *runner) acceptedValues(ctx context.Context, c pipeline.Check, res *Result) error {

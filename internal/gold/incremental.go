@@ -79,7 +79,7 @@ func (r *run) replaced(ctx context.Context, j *job, base duck.Pin) (remove []ice
 	}
 	//nolint:unqueryvet // all columns but the one that was added here
 	return remove, "SELECT * EXCLUDE (" + duck.FileColumn + ") FROM (" + this + ") AS t WHERE " + duck.FileColumn + " IN (" + strings.Join(quoted, ", ") +
-		") AND NOT " + j.m.matches(add) + " UNION ALL BY NAME SELECT * FROM " + add, nil
+		") AND NOT " + j.m.matches(add) + " UNION ALL BY NAME FROM " + add, nil
 }
 
 // strings are the values of a query's first column.

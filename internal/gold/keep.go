@@ -70,7 +70,7 @@ func (r *run) writeKept(ctx context.Context, order []*Model, path string) (err e
 		if _, err := s.Mount(ctx, "published", m.Name, duck.Head(t.table)); err != nil {
 			return err
 		}
-		if err := s.Exec(ctx, "CREATE TABLE "+file+".main."+duck.Ident(m.Name)+" AS SELECT * FROM "+duck.Relation("published", m.Name)); err != nil {
+		if err := s.Exec(ctx, "CREATE TABLE "+file+".main."+duck.Ident(m.Name)+" AS FROM "+duck.Relation("published", m.Name)); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func attach(ctx context.Context, s *duck.Session, p *Project, k Key, pin *duck.P
 	rel := duck.Relation(k.Schema, k.Name)
 	copied := duck.Relation(k.Schema, k.Name+" copied")
 	for _, statement := range []string{
-		"CREATE OR REPLACE TABLE " + copied + " AS SELECT * FROM " + rel,
+		"CREATE OR REPLACE TABLE " + copied + " AS FROM " + rel,
 		"DROP VIEW " + rel,
 		"ALTER TABLE " + copied + " RENAME TO " + duck.Ident(k.Name),
 	} {

@@ -127,7 +127,7 @@ func (r *run) ensure(ctx context.Context, j *job) (*table.Table, error) {
 	if j.target.table != nil {
 		return j.target.table, nil
 	}
-	want, _, err := r.columns(ctx, "SELECT * FROM "+duck.Relation(r.g.Schema, j.m.Name), nil)
+	want, _, err := r.columns(ctx, "FROM "+duck.Relation(r.g.Schema, j.m.Name), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (r *run) columns(ctx context.Context, query string, have *iceberg.Schema) (
 // stage writes the rows that go to the table and makes them durable.
 func (r *run) stage(ctx context.Context, j *job, base *table.Table, attempt string) (*staged, error) {
 	s := &staged{}
-	query := "SELECT * FROM " + duck.Relation(r.g.Schema, j.m.Name)
+	query := "FROM " + duck.Relation(r.g.Schema, j.m.Name)
 	var err error
 	if j.plan.what == planIncremental {
 		if s.remove, query, err = r.replaced(ctx, j, duck.Head(base)); err != nil {

@@ -160,7 +160,7 @@ func (t *Test) complete() error {
 func (t *Test) statement(on, to string) string {
 	from := on
 	if t.where != "" {
-		from = "(SELECT * FROM " + on + " WHERE " + t.where + ")"
+		from = "(FROM " + on + " WHERE " + t.where + ")"
 	}
 	col := t.column
 	if !strings.ContainsAny(col, `"( `) {
