@@ -72,6 +72,7 @@ const FileColumn = "weir_file"
 func (s *Session) ScanFiles(ctx context.Context, p Pin, sc *iceberg.Schema) (string, Mounted, error) {
 	q, m, err := s.Scan(ctx, p, sc)
 	if err != nil || len(m.Files) == 0 {
+		//nolint:unqueryvet // all columns of the schema, and one more
 		return "SELECT *, '' AS " + FileColumn + " FROM (" + q + ")", m, err
 	}
 	return strings.Replace(q, fileOption, "filename = "+Quote(FileColumn)+", "+fileOption, 1), m, nil
@@ -152,6 +153,7 @@ func readParquet(paths []string, sc *iceberg.Schema) (string, error) {
 		}
 		fields = append(fields, fmt.Sprintf("%d: {name: %s, type: %s, default_value: NULL}", f.ID, Quote(f.Name), Quote(t)))
 	}
+	//nolint:unqueryvet // the schema names the columns
 	return fmt.Sprintf("SELECT * FROM read_parquet([%s], schema = MAP {%s}, "+fileOption+")",
 		strings.Join(files, ", "), strings.Join(fields, ", ")), nil
 }
