@@ -23,7 +23,36 @@ import (
 //   - at most one plan is newer than the newest commit (the batch that was
 //     under way, or whose commits/N was removed), unless the newest is adopted;
 //   - all belong to the query id of metadata, or of one another without it.
+//
+// The two logs cannot be listed in one step. Where another instance writes to
+// them meanwhile, they seem to contradict each other: only what is found a
+// second time, with nothing new beside it, is a contradiction.
 func (l *Log) Gather(ctx context.Context) (Facts, error) {
+	var before *gathering
+	for try := 1; ; try++ {
+		g, err := l.gatherOnce(ctx)
+		if err != nil {
+			return Facts{}, err
+		}
+		if g.f.Corrupt == "" || try == gatherTries || g.same(before) {
+			if g.f.Metadata != nil {
+				l.adopted(g.f.Metadata.QueryID)
+			}
+			return g.f, nil
+		}
+		before = g
+	}
+}
+
+// gatherTries bounds how often contradicting logs are read again.
+const gatherTries = 5
+
+// same reports that another reading found the same logs and said the same.
+func (g *gathering) same(o *gathering) bool {
+	return o != nil && g.f.Corrupt == o.f.Corrupt && slices.Equal(g.offsets, o.offsets) && slices.Equal(g.commits, o.commits)
+}
+
+func (l *Log) gatherOnce(ctx context.Context) (*gathering, error) {
 	g := &gathering{log: l}
 	g.metadata(ctx)
 	g.logs(ctx)
@@ -32,7 +61,7 @@ func (l *Log) Gather(ctx context.Context) (Facts, error) {
 	g.staged(ctx)
 	g.remains(ctx)
 	if g.err != nil {
-		return Facts{}, fmt.Errorf("read checkpoint of query %s: %w", l.queryName, g.err)
+		return nil, fmt.Errorf("read checkpoint of query %s: %w", l.queryName, g.err)
 	}
 	g.checkLineage()
 	if g.f.Leftovers {
@@ -43,12 +72,9 @@ func (l *Log) Gather(ctx context.Context) (Facts, error) {
 		g.checkPairs(ctx)
 	}
 	if g.err != nil {
-		return Facts{}, fmt.Errorf("read checkpoint of query %s: %w", l.queryName, g.err)
+		return nil, fmt.Errorf("read checkpoint of query %s: %w", l.queryName, g.err)
 	}
-	if g.f.Metadata != nil {
-		l.adopted(g.f.Metadata.QueryID)
-	}
-	return g.f, nil
+	return g, nil
 }
 
 // gathering collects facts; the first error of the store ends it.

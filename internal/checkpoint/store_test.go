@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore"
@@ -220,6 +222,42 @@ func TestWhatPeopleRemoveFromASoundFolderIsNoCorruption(t *testing.T) {
 	}
 	if got := change(t, func(m map[string][]byte) { clear(m); m[StateKey("dedup", 6, "a", "delta")] = nil }); !got.Exists || got.Metadata != nil {
 		t.Error("remains of the state are remains of a checkpoint")
+	}
+}
+
+// interleaved is a store on which somebody else writes after the first listing.
+type interleaved struct {
+	objstore.Store
+	then func()
+}
+
+func (s *interleaved) List(ctx context.Context, prefix string) ([]objstore.Info, error) {
+	out, err := s.Store.List(ctx, prefix)
+	if s.then != nil {
+		f := s.then
+		s.then = nil
+		f()
+	}
+	return out, err
+}
+
+func TestLogsThatGrowWhileTheyAreReadAreNoContradiction(t *testing.T) {
+	disk := objstore.NewMemory(clock.System{})
+	writer := Open(disk, query)
+	if _, err := writer.CreateMetadata(t.Context(), Metadata{QueryID: lineage}); err != nil {
+		t.Fatal(err)
+	}
+	reader := &interleaved{Store: disk, then: func() {
+		if _, err := writer.WritePlan(t.Context(), planOf(0)); err != nil {
+			t.Error(err)
+		}
+		if err := writer.WriteCommit(t.Context(), CommitEntry{QueryID: lineage, BatchID: 0, Marker: markerOf(0)}); err != nil {
+			t.Error(err)
+		}
+	}}
+	f, err := Open(reader, query).Gather(t.Context())
+	if err != nil || f.Corrupt != "" || f.Commit == nil || f.Commit.BatchID != 0 {
+		t.Fatalf("%+v, %v", f, err)
 	}
 }
 

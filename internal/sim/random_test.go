@@ -124,8 +124,9 @@ func (c *chaos) step() error {
 	case r < 27:
 		m := machines[c.rng.IntN(2)]
 		jump := []time.Duration{-36 * time.Hour, -time.Hour, -5 * time.Second, 5 * time.Second, time.Hour, 36 * time.Hour}[c.rng.IntN(6)]
-		// Not so far back that all events lie in a future that silver refuses.
-		c.clocks[m].offset.Store(max(c.clocks[m].offset.Load()+int64(jump), int64(-20*time.Hour)))
+		// Not so far back that all events lie in a future that silver refuses, nor
+		// so far ahead of the disk's own clock that staged files look a week old.
+		c.clocks[m].offset.Store(min(max(c.clocks[m].offset.Load()+int64(jump), int64(-20*time.Hour)), int64(72*time.Hour)))
 		c.sched.note("the clock of %s jumps by %s", m, jump)
 		c.people["clock set"]++
 		return nil
@@ -174,6 +175,7 @@ func (c *chaos) somebody(m string) error {
 		return c.restoreFolders(m, c.backup[m])
 	default:
 		c.people["checkpoint removed"]++
+		c.removed = true
 		c.moveAway(m)
 		return nil
 	}

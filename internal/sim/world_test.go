@@ -45,6 +45,7 @@ type world struct {
 	// checkpoints are the folders, by machine: shared, or one each.
 	checkpoints map[string]*objstore.Memory
 	own         bool // each machine has folders of its own
+	removed     bool // somebody removed a folder: a new one may meet an older lineage
 	clocks      map[string]*skewed
 	limit       int64
 	silver      bool // the second query runs as well
@@ -243,7 +244,7 @@ func (w *world) settle(p *process) error {
 	case errors.As(p.err, &f) && slices.Contains([]failure.Class{failure.Fenced, failure.Unreachable, failure.CommitUnknown}, f.Class):
 		w.ends[f.Class.String()]++
 		return nil
-	case w.own && errors.As(p.err, &f) && f.Class == failure.Checkpoint:
+	case (w.own || w.removed) && errors.As(p.err, &f) && f.Class == failure.Checkpoint:
 		// As the hint says: move the folder away and start again.
 		w.ends["two lineages"]++
 		w.moveAway(p.name[:1])
@@ -306,7 +307,7 @@ func (w *world) finish() error {
 	w.limit *= 8
 	err := w.undisturbed()
 	var f *failure.Error
-	if w.own && errors.As(err, &f) && f.Class == failure.Checkpoint {
+	if (w.own || w.removed) && errors.As(err, &f) && f.Class == failure.Checkpoint {
 		w.moveAway("a")
 		err = w.undisturbed()
 	}
