@@ -83,6 +83,9 @@ func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err err
 	if err := a.openProgress(ctx); err != nil {
 		return nil, err
 	}
+	if err := a.careForOps(ctx); err != nil {
+		return nil, err
+	}
 	if err := a.buildQueries(ctx); err != nil {
 		return nil, err
 	}

@@ -183,6 +183,7 @@ func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Trans
 		settings = DeltaSettings{MergeSchema: d.MergeSchema, AppID: d.AppID, Rebind: d.OnReusedAppID == pipeline.ReusedRebind}
 	} else {
 		spec.Properties = q.To.Iceberg.Properties
+		spec.Care, spec.Retention, spec.OldestReader = a.careOf(q, spec.Table, false)
 	}
 	mainSink, err := a.tableSink(ctx, spec, MainLocation(a.P, q), settings)
 	if err != nil {
@@ -200,9 +201,9 @@ func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Trans
 }
 
 func (a *App) deadLetterSink(ctx context.Context, q pipeline.Query, shape *arrow.Schema) (sink.Sink, error) {
-	return a.tableSink(ctx, SinkSpec{
-		Query: q.Name, Table: q.DeadLetter.Table, Side: true, Shape: shape, Properties: q.DeadLetter.Properties, Clock: a.opts.Clock,
-	}, DeadLetterLocation(a.P, q), DeltaSettings{})
+	spec := SinkSpec{Query: q.Name, Table: q.DeadLetter.Table, Side: true, Shape: shape, Properties: q.DeadLetter.Properties, Clock: a.opts.Clock}
+	spec.Care, spec.Retention, spec.OldestReader = a.careOf(q, spec.Table, true)
+	return a.tableSink(ctx, spec, DeadLetterLocation(a.P, q), DeltaSettings{})
 }
 
 // tableSink makes a sink over the Delta table at a location, or over the Iceberg
