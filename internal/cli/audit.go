@@ -111,7 +111,8 @@ func (g *globals) watchAudit(cmd *cobra.Command, cfg audit.Config, f auditFlags)
 		defer stop()
 		fmt.Fprintf(cmd.ErrOrStderr(), "weir: metrics at http://%s/metrics\n", at)
 	}
-	return w.watch(cmd.Context())
+	w.watch(cmd.Context())
+	return nil
 }
 
 func auditExit(r *audit.Report) error {

@@ -74,18 +74,13 @@ func newWatcher(g *globals, cfg audit.Config, interval time.Duration, command st
 
 // watch audits until ctx ends. What it finds is in its output, its metrics and
 // its alerts; the exit code of a watch that was stopped is 0.
-func (w *watcher) watch(ctx context.Context) error {
-	for {
+func (w *watcher) watch(ctx context.Context) {
+	for ctx.Err() == nil {
 		began := w.clock.Now()
 		w.once(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
 		w.last.Set(float64(w.clock.Now().Unix()))
 		w.took.Set(w.clock.Now().Sub(began).Seconds())
-		if err := w.clock.Sleep(ctx, max(w.interval-w.clock.Now().Sub(began), 0)); err != nil {
-			return nil
-		}
+		_ = w.clock.Sleep(ctx, max(w.interval-w.clock.Now().Sub(began), 0)) // or it was stopped
 	}
 }
 

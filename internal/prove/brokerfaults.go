@@ -235,8 +235,7 @@ func (st *outageState) fail(ctx context.Context, e *Env, fault string) error {
 	}
 	pid, err := strconv.Atoi(out)
 	if err != nil {
-		st.missed = fmt.Sprintf("the broker has no pid: %q", out)
-		return nil
+		return fmt.Errorf("the broker has no pid: %q", out)
 	}
 	e.mark("kill", "broker", 0, "SIGSTOP")
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

@@ -37,13 +37,12 @@ const (
 
 // stormState is what a storm knows.
 type stormState struct {
-	setup   setup
-	query   string // whose batches are to be met
-	sent    int64
-	edits   int64
-	kills   int
-	landed  int
-	settles []func()
+	setup  setup
+	query  string // whose batches are to be met
+	sent   int64
+	edits  int64
+	kills  int
+	landed int
 }
 
 // storms kill at moments that nobody chose.

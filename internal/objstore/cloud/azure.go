@@ -82,7 +82,7 @@ func (w write) azureHeader() http.Header {
 func (z *azure) put(ctx context.Context, w write) error {
 	h := w.azureHeader()
 	h.Set("X-Ms-Blob-Type", "BlockBlob")
-	h.Set("Content-Md5", contentMD5(w.data))
+	h.Set("Content-MD5", contentMD5(w.data))
 	h.Set("Content-Type", "application/octet-stream")
 	_, err := z.do(ctx, request{method: http.MethodPut, url: z.blobURL(w.at, nil), header: h, body: w.data})
 	return err
@@ -110,8 +110,8 @@ func (z *azure) get(ctx context.Context, l Location, rng *span, version string) 
 	if err != nil {
 		return object{}, err
 	}
-	o := object{data: a.body, version: a.header.Get("Etag"), nonce: a.header.Get("X-Ms-Meta-" + azureNonce)}
-	if want := a.header.Get("Content-Md5"); rng == nil && want != "" && want != contentMD5(a.body) {
+	o := object{data: a.body, version: a.header.Get("ETag"), nonce: a.header.Get("X-Ms-Meta-" + azureNonce)}
+	if want := a.header.Get("Content-MD5"); rng == nil && want != "" && want != contentMD5(a.body) {
 		return object{}, fmt.Errorf("the object's checksum is %s, and what came is %s", want, contentMD5(a.body))
 	}
 	return o, o.place(a)
@@ -132,7 +132,7 @@ func (z *azure) describe(ctx context.Context, l Location) (azureInfo, error) {
 		return azureInfo{}, errors.New("the answer says no size")
 	}
 	at, _ := http.ParseTime(a.header.Get("Last-Modified"))
-	return azureInfo{Info{Size: n, Modified: at, nonce: a.header.Get("X-Ms-Meta-" + azureNonce)}, a.header.Get("Etag")}, nil
+	return azureInfo{Info{Size: n, Modified: at, nonce: a.header.Get("X-Ms-Meta-" + azureNonce)}, a.header.Get("ETag")}, nil
 }
 
 func (z *azure) head(ctx context.Context, l Location) (Info, error) {
