@@ -34,6 +34,7 @@ tools-s3: ## Build the S3 server that the tests of S3 use (they skip without it)
 test: vet build tools ## Every test: units first, then real Kafka, independent readers, kills
 	$(GO) test -short -timeout 10m $(TESTFLAGS) ./...
 	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -p 1 -timeout 60m $(TESTFLAGS) $(REAL)
+	$(GO) test -timeout 30m $(TESTFLAGS) ./internal/mutants
 
 .PHONY: unit
 unit: ## The fast tests only: no broker, no Python
