@@ -238,3 +238,5 @@ func local(t *testing.T, location string) string {
 	}
 	return p
 }
+
+func tableAt(snapshot int64) table.ScanOption { return table.WithSnapshotID(snapshot) }

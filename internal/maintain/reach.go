@@ -78,11 +78,13 @@ type gone struct {
 
 // follow reads what the metadata documents lead to and is not known yet, and
 // forgets what they do not lead to any more. It reports whether all is known.
+// What only a document after the first leads to may be gone already.
 func (r *reach) follow(ctx context.Context, storage icebergio.IO, p *pace, docs ...table.Metadata) (out gone, complete bool, err error) {
 	var missing []table.Snapshot
-	current := map[int64]bool{}
-	for _, d := range docs {
+	current, whole := map[int64]bool{}, map[int64]bool{}
+	for i, d := range docs {
 		for _, s := range d.Snapshots() {
+			whole[s.SnapshotID] = whole[s.SnapshotID] || i == 0
 			if current[s.SnapshotID] || s.ManifestList == "" {
 				continue
 			}
@@ -92,11 +94,11 @@ func (r *reach) follow(ctx context.Context, storage icebergio.IO, p *pace, docs 
 			}
 		}
 	}
-	if complete, err = r.readLists(ctx, storage, p, missing); err != nil {
+	if complete, err = r.readLists(ctx, storage, p, missing, whole); err != nil {
 		return out, false, err
 	}
 	if complete {
-		if complete, err = r.readManifests(ctx, storage, p, current); err != nil {
+		if complete, err = r.readManifests(ctx, storage, p, current, whole); err != nil {
 			return out, false, err
 		}
 	}
@@ -109,7 +111,7 @@ func (r *reach) follow(ctx context.Context, storage icebergio.IO, p *pace, docs 
 }
 
 // readLists reads the manifest lists of snapshots, as far as the pace allows.
-func (r *reach) readLists(ctx context.Context, storage icebergio.IO, p *pace, missing []table.Snapshot) (complete bool, err error) {
+func (r *reach) readLists(ctx context.Context, storage icebergio.IO, p *pace, missing []table.Snapshot, whole map[int64]bool) (complete bool, err error) {
 	for len(missing) > 0 {
 		if p.left <= 0 || p.over() {
 			return false, nil
@@ -122,7 +124,11 @@ func (r *reach) readLists(ctx context.Context, storage icebergio.IO, p *pace, mi
 				if err := gctx.Err(); err != nil {
 					return err
 				}
-				if lists[i], err = s.Manifests(storage); err != nil {
+				lists[i], err = s.Manifests(storage)
+				if errors.Is(err, fs.ErrNotExist) && !whole[s.SnapshotID] {
+					return nil
+				}
+				if err != nil {
 					return fmt.Errorf("read the manifest list of snapshot %d: %w", s.SnapshotID, err)
 				}
 				return nil
@@ -149,12 +155,13 @@ func (r *reach) readLists(ctx context.Context, storage icebergio.IO, p *pace, mi
 }
 
 // readManifests reads the manifests of the given snapshots that are not read.
-func (r *reach) readManifests(ctx context.Context, storage icebergio.IO, p *pace, current map[int64]bool) (complete bool, err error) {
+func (r *reach) readManifests(ctx context.Context, storage icebergio.IO, p *pace, current, whole map[int64]bool) (complete bool, err error) {
 	var missing []*manifest
-	queued := map[*manifest]bool{}
+	queued, needed := map[*manifest]bool{}, map[*manifest]bool{}
 	kept := 0
 	for id, s := range r.snapshots {
 		for _, m := range s.manifests {
+			needed[m] = needed[m] || whole[id]
 			if current[id] && !m.read && !queued[m] {
 				queued[m] = true
 				missing = append(missing, m)
@@ -176,7 +183,12 @@ func (r *reach) readManifests(ctx context.Context, storage icebergio.IO, p *pace
 				if err := gctx.Err(); err != nil {
 					return err
 				}
-				return m.load(storage, p.small, room)
+				err := m.load(storage, p.small, room)
+				if errors.Is(err, fs.ErrNotExist) && !needed[m] {
+					m.read = true
+					return nil
+				}
+				return err
 			})
 		}
 		if err := g.Wait(); err != nil {
