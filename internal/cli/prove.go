@@ -161,6 +161,7 @@ func useCheckout(o *prove.Options, f proveFlags) {
 		if o.Readers == "" {
 			o.Readers = existing(filepath.Join(root, "tests", "readers"))
 		}
+		o.StoreScript = existing(filepath.Join(root, "scripts", "s3.sh"))
 		if _, err := exec.LookPath("java"); err == nil && !f.embeddedOnly {
 			o.RealScript = existing(filepath.Join(root, "scripts", "kafka.sh"))
 		}

@@ -38,6 +38,9 @@ type Options struct {
 	// RealScript, where set, starts a real Kafka for the scenarios that ask for
 	// one, while the others run on the embedded broker.
 	RealScript string
+	// StoreScript, where set, starts an S3 server for the scenarios of one that
+	// fails (scripts/s3.sh).
+	StoreScript string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
 	// Direct publishes to Kafka straight from here instead of through weir ingest.
@@ -82,7 +85,7 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
 func List() []Scenario {
-	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), foreignHands(), limits(), storms())
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), storeFaults(), foreignHands(), limits(), storms())
 }
 
 // prepare fills in defaults and checks the options.

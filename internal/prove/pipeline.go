@@ -40,6 +40,8 @@ type setup struct {
 	Checkpoints, File string
 	// Warehouse is another folder than the usual one.
 	Warehouse string
+	// Store is the endpoint of the S3 server on which they lie, where they do.
+	Store string
 	// OnLost is onLostCheckpoint of every query.
 	OnLost string
 	// Extra are further queries, Delay is silver's watermark's.
@@ -79,6 +81,9 @@ const queriesFile = `name: {{.Name}}
 catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
 warehouse: {{q .Warehouse}}
 checkpointLocation: {{q .Checkpoints}}
+{{- if .Store}}
+stores: [{endpoint: {{q .Store}}, region: us-east-1, pathStyle: true, accessKeyId: weir-prove, secretAccessKey: weir-prove-secret}]
+{{- end}}
 kafka:
   bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
 queries:

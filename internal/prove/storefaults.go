@@ -1,0 +1,274 @@
+package prove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/fault"
+)
+
+const (
+	groupStore = "store"
+
+	storeBucket = "lake"
+	storeKey    = "weir-prove"
+	storeSecret = "weir-prove-secret"
+	// storeDown is how long a killed store stays away.
+	storeDown = 3 * time.Second
+	// One request in so many is answered with 503, or its answer is lost.
+	throttleEvery = 4
+	loseEvery     = 9
+)
+
+// storeState is what a scenario of an object store that fails knows.
+type storeState struct {
+	*workload
+	script, dir string
+	missed      string
+	disturb     atomic.Bool // whether the proxy does what it is there for
+	disturbed   atomic.Int64
+}
+
+// storeFaults makes the scenarios of an object store that fails under a
+// pipeline whose tables and checkpoints lie on it.
+func storeFaults() []Scenario {
+	var out []Scenario
+	for _, query := range []string{"bronze", "silver"} {
+		for _, point := range []string{fault.PlanWritten, fault.StageDone, fault.CommitBefore, fault.CommitMetadata, fault.CommitSwapped} {
+			const strike = "suspend the pipeline at the step, kill the store, wake the pipeline, start the store again"
+			out = append(out, storeScenario("store-killed-"+query+"-"+point,
+				&Place{Matrix: "An S3 server that is killed under a pipeline", Row: point, Column: query},
+				fmt.Sprintf("An S3 server killed with SIGKILL while %s stands at %s, and away for %s: the pipeline ends well or says that the store is away, and the tables are exact.", query, point, storeDown),
+				Step{strike, func(ctx context.Context, e *Env) error { return storeKill(ctx, e, query+"/"+point) }}, nil))
+		}
+	}
+	throttled := func(n int64, _ *http.Request) bool { return n%throttleEvery == 0 }
+	lost := func(n int64, r *http.Request) bool { return r.Method == http.MethodPut && n%loseEvery == 0 }
+	return append(out,
+		storeScenario("store-throttles", nil,
+			fmt.Sprintf("A store that answers one request in %d with 503 SlowDown costs time and nothing else.", throttleEvery),
+			Step{"run against a store that throttles", storeDisturbed}, &disturbance{throttled, false}),
+		storeScenario("store-loses-answers", nil,
+			fmt.Sprintf("A store that does what it is asked and breaks the connection before it answers, at one PUT in %d, conditional ones among them: nothing is written twice and nothing is taken for another's.", loseEvery),
+			Step{"run against a store whose answers get lost", storeDisturbed}, &disturbance{lost, true}))
+}
+
+// disturbance is what a proxy does to the n-th request.
+type disturbance struct {
+	hits func(n int64, r *http.Request) bool
+	// apply lets the server do it before the connection breaks.
+	apply bool
+}
+
+func storeScenario(name string, place *Place, claim string, strike Step, d *disturbance) Scenario {
+	publish := func(ctx context.Context, e *Env) error { return e.state.(*storeState).publish(ctx, e) }
+	once := func(ctx context.Context, e *Env) error { _, err := e.runOnce(ctx); return err }
+	return Scenario{
+		Name: name, Group: groupStore, Place: place, Claim: claim,
+		Steps: []Step{
+			{"start an S3 server, make the topic and the pipeline file", func(ctx context.Context, e *Env) error { return storePrepare(ctx, e, d) }},
+			{"publish, and run to the end", both(publish, once)},
+			{"publish more", publish},
+			strike,
+			{"publish more, and run to the end", both(publish, once)},
+			{"count", storeCount},
+		},
+		GuardAfter: strike.Name,
+		Guard:      func(e *Env) string { return e.state.(*storeState).missed },
+		Expect: func(e *Env) []Check {
+			st := e.state.(*storeState)
+			return []Check{
+				{"kafka_messages", "Kafka messages", st.sent},
+				{"bronze_rows", "bronze rows", st.sent},
+				{"bronze_distinct_offsets", "distinct (partition, offset)", st.sent},
+				{"silver_rows", "silver rows", int64(len(st.expected))},
+				{"silver_distinct_event_ids", "distinct event ids in silver", int64(len(st.expected))},
+				{"audit", "audit of both tables", audit.Exact},
+			}
+		},
+	}
+}
+
+// storePrepare starts an S3 server of the scenario's own, behind a proxy where
+// it is to be disturbed.
+func storePrepare(ctx context.Context, e *Env, d *disturbance) error {
+	st := &storeState{script: e.o.StoreScript, dir: e.path("s3")}
+	e.state = st
+	if st.script == "" {
+		return failure.New(failure.Inconclusive, "no script to start an S3 server with").
+			WithHint("run it from a checkout of the project (make tools-s3 builds the server)")
+	}
+	port, err := st.start(ctx, e)
+	if err != nil {
+		return err
+	}
+	endpoint := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if d != nil {
+		if endpoint, err = st.proxy(e, endpoint, d); err != nil {
+			return err
+		}
+	}
+	st.workload, err = e.newWorkload(ctx, setup{Name: "store", MaxOffsets: crashMaxOffsets, Warehouse: "s3://" + storeBucket + "/warehouse",
+		Checkpoints: "s3://" + storeBucket + "/checkpoints", Store: endpoint})
+	return err
+}
+
+func (st *storeState) start(ctx context.Context, e *Env) (port int, err error) {
+	var out string
+	for try := 1; try <= portTries; try++ {
+		if port, err = freePorts(try); err != nil {
+			return 0, err
+		}
+		out, err = st.run(ctx, e, "start", st.dir, strconv.Itoa(port))
+		if err == nil {
+			break
+		}
+	}
+	if err == nil {
+		out, err = st.run(ctx, e, "bucket", st.dir, storeBucket)
+	}
+	if err != nil {
+		return 0, failure.Wrap(failure.Inconclusive, err, "start an S3 server: %s", out).WithHint("make tools-s3 builds it")
+	}
+	e.cleanup = append(e.cleanup, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopMax)
+		defer cancel()
+		_, _ = st.run(ctx, e, "stop", st.dir)
+	})
+	return port, nil
+}
+
+func (st *storeState) run(ctx context.Context, e *Env, args ...string) (string, error) {
+	return runScript(ctx, e.dir, "-c", append([]string{fmt.Sprintf(`S3_ACCESS_KEY_ID=%s S3_SECRET_ACCESS_KEY=%s exec bash "$0" "$@"`, storeKey, storeSecret), st.script}, args...)...)
+}
+
+// proxy stands between the pipeline and the server. It keeps the Host header,
+// which the signature covers.
+func (st *storeState) proxy(e *Env, target string, d *disturbance) (string, error) {
+	to, err := url.Parse(target)
+	if err != nil {
+		return "", err
+	}
+	forward := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
+			r.Out.Host = r.In.Host
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	var n atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !st.disturb.Load() || !d.hits(n.Add(1), r):
+			forward.ServeHTTP(w, r)
+		case d.apply:
+			st.disturbed.Add(1)
+			forward.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		default:
+			st.disturbed.Add(1)
+			w.Header().Set("Content-Type", "application/xml")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`) //nolint:errcheck // the client may be gone
+		}
+	}))
+	e.cleanup = append(e.cleanup, srv.Close)
+	return srv.URL, nil
+}
+
+// storeKill kills the server while the pipeline is suspended at a step.
+func storeKill(ctx context.Context, e *Env, point string) error {
+	st := e.state.(*storeState)
+	p, why, err := e.suspend(ctx, point, 1, "run", e.path(queriesFileName), "--once")
+	if err != nil || p == nil {
+		st.missed = "the step was never reached: " + why
+		return err
+	}
+	if out, err := st.run(ctx, e, "kill", st.dir); err != nil {
+		return fmt.Errorf("kill the S3 server: %w: %s", err, out)
+	}
+	e.kills++
+	e.mark("kill", "store", 0, "SIGKILL")
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	if err := e.o.Clock.Sleep(ctx, storeDown); err != nil {
+		return err
+	}
+	if out, err := st.run(ctx, e, "start", st.dir); err != nil {
+		return failure.Wrap(failure.Unreachable, err, "start the S3 server again: %s", out)
+	}
+	e.mark("start", "store", 0, "")
+	code, err := p.endsBy(ctx, runOnceMax)
+	if err != nil {
+		return err
+	}
+	e.observed["exit_code_of_the_run"] = code
+	if code != 0 && code != int64(failure.Unreachable) && code != int64(failure.CommitUnknown) {
+		return violated("the run ended with exit code %d\n%s", code, p.tail())
+	}
+	return nil
+}
+
+func storeDisturbed(ctx context.Context, e *Env) error {
+	st := e.state.(*storeState)
+	st.disturb.Store(true)
+	defer st.disturb.Store(false)
+	if _, err := e.runOnce(ctx); err != nil {
+		return err
+	}
+	e.observed["requests_disturbed"] = st.disturbed.Load()
+	if st.disturbed.Load() == 0 {
+		st.missed = "no request was disturbed"
+	}
+	return nil
+}
+
+// storeCount asks the audit, which reads the bucket by an implementation of its
+// own.
+func storeCount(ctx context.Context, e *Env) error {
+	st := e.state.(*storeState)
+	n, err := e.messages(ctx, st.setup.Topic)
+	if err != nil {
+		return err
+	}
+	e.observed["kafka_messages"] = n
+	ctx, cancel := context.WithTimeout(ctx, auditMax)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.o.Binary, "audit", e.path(queriesFileName), "--output", "json")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var report audit.Report
+	if jerr := json.Unmarshal(out, &report); jerr != nil {
+		return fmt.Errorf("the audit: %w\n%s", errors.Join(err, jerr), stderr.String())
+	}
+	e.observed["audit"] = audit.Exact
+	for _, t := range report.Tables {
+		if t.Outcome != audit.Exact {
+			e.observed["audit"], e.observed["audit_of_"+t.Table] = t.Outcome, findings(t)
+		}
+		if t.Table == silverTable && t.Silver != nil {
+			e.observed["silver_rows"], e.observed["silver_distinct_event_ids"] = t.Rows, t.Silver.DistinctEventIDs
+		}
+		if t.Table == bronzeTable {
+			e.observed["bronze_rows"], e.observed["bronze_distinct_offsets"] = t.Rows, t.DistinctOffsets
+		}
+	}
+	return nil
+}
