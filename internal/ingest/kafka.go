@@ -183,8 +183,22 @@ func topicLimit(ctx context.Context, adm *kadm.Client, topic string) int {
 }
 
 func unreachable(err error, cfg Config, what string) error {
+	if refuses(err) {
+		return failure.Wrap(failure.Config, err, "Kafka refuses: %s", what).WithHint("give this user the rights that are missing, or check kafka.sasl")
+	}
 	return failure.Wrap(failure.Unreachable, err, "Kafka at %v does not answer: %s", cfg.Brokers, what).
 		WithHint("check the broker and kafka.bootstrapServers; a restart goes on from the saved position")
+}
+
+// refuses reports that the broker has answered, and that no further try changes
+// the answer.
+func refuses(err error) bool {
+	for _, e := range []error{kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.SaslAuthenticationFailed} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // classify gives an error of producing or committing its class.
@@ -197,8 +211,7 @@ func classify(err error, cfg Config, what string) error {
 		errors.Is(err, kerr.InvalidProducerIDMapping), errors.Is(err, kerr.TransactionCoordinatorFenced):
 		return failure.Wrap(failure.Fenced, err, "another ingestion with transactional id %s has taken over (%s)", cfg.TransactionalID, what).
 			WithHint("stop the other one, or give each its own transactionalId, topic and position; a transaction that outlived its time-out looks the same, and then a restart is enough")
-	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed),
-		errors.Is(err, kerr.TransactionalIDAuthorizationFailed), errors.Is(err, kerr.SaslAuthenticationFailed):
+	case refuses(err):
 		return failure.Wrap(failure.Config, err, "Kafka refuses: %s", what)
 	case errors.Is(err, kerr.MessageTooLarge):
 		return batchesTooLarge(cfg, cfg.Topic, smallestLimit)
