@@ -270,7 +270,9 @@ func TestEveryAnswerInJSONIsJSONAndNothingElse(t *testing.T) {
 		{[]string{"checkpoint", "show", file, "silver"}, 1},
 		{[]string{"checkpoint", "adopt", file, "silver"}, 1},
 		{[]string{"checkpoint", "reset", file, "silver", "--yes"}, 1},
-		{[]string{"run", file, "--once"}, -1},
+		// The query of sessions, downstream, would rightly refuse a table that was
+		// started over.
+		{[]string{"run", file, "--once", "--query", "bronze", "--query", "silver"}, -1},
 		{[]string{"prove", "--list"}, 1},
 		{[]string{"prove", "--list-crash-points"}, 1},
 	} {

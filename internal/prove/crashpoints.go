@@ -3,6 +3,7 @@ package prove
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weirlake/weir/internal/fault"
@@ -15,6 +16,13 @@ const (
 
 	crashMaxOffsets = 300
 )
+
+// batchSteps are those of one micro-batch that every kind of query goes through.
+var batchSteps = []string{"claim", "plan", "read", "transform", "stage", "commit", "done", "report"}
+
+// ofBatch reports whether a crash point belongs to a micro-batch, and not to
+// ingestion, gold, jobs, table care or one kind of store alone.
+func ofBatch(p fault.Point) bool { return slices.Contains(batchSteps, p.Step) }
 
 // unreachable are steps that a kind of query does not have.
 var unreachable = map[string]map[string]string{
@@ -45,7 +53,7 @@ func crashPoints() []Scenario {
 	for _, first := range []bool{false, true} {
 		for _, query := range []string{"bronze", "silver"} {
 			for _, p := range fault.Points() {
-				if p.Step == "ingest" || p.Step == "gold" || p.Step == "job" || p.Step == "care" || p.Step == "deliver" || unreachable[query][p.Name] != "" {
+				if !ofBatch(p) || unreachable[query][p.Name] != "" {
 					continue
 				}
 				if query == "silver" && sideFirst[p.Name] {

@@ -42,7 +42,7 @@ func foreachBatches() []Scenario {
 	all := []Scenario{brokenAppend(), idempotentAppend(), resetTrap(), resetShut(), swallowedError()}
 	for _, p := range fault.Points() {
 		// Rows for a function are held in memory: no data file, no state here.
-		if p.Step == "ingest" || p.Step == "gold" || p.Step == "job" || p.Step == "deliver" || slices.Contains([]string{fault.StageFile, fault.StageState, fault.CommitSide}, p.Name) {
+		if !ofBatch(p) || slices.Contains([]string{fault.StageFile, fault.StageState, fault.CommitSide}, p.Name) {
 			continue
 		}
 		all = append(all, batchKilledAt(p))

@@ -61,7 +61,7 @@ type sessionState struct {
 func sessions() []Scenario {
 	var out []Scenario
 	for _, p := range fault.Points() {
-		if p.Step == "ingest" || p.Step == "gold" || p.Step == "job" || p.Step == "deliver" || p.Name == fault.CommitSide {
+		if !ofBatch(p) || p.Name == fault.CommitSide {
 			continue
 		}
 		out = append(out, sessionsKilled(p, false, nil, ""), sessionsKilled(p, true, nil, ""))

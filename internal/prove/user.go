@@ -359,8 +359,7 @@ func userKills(ctx context.Context, e *Env) error {
 	st := e.state.(*userState)
 	points := fault.Points()
 	for i, p := range points {
-		switch p.Step {
-		case "ingest", "deliver", "gold", "job":
+		if !ofBatch(p) {
 			continue
 		}
 		// What is left after the first quarter, but for a last part.
