@@ -6,6 +6,7 @@ PYTHON     ?= python3
 VENV       := .cache/venv
 TESTFLAGS  ?=
 VERSION    ?= dev
+TAGS       ?=
 LDFLAGS    := -s -w -X github.com/weirlake/weir/internal/cli.Version=$(VERSION)
 
 # Packages whose tests start real processes: a broker, readers, kills.
@@ -19,7 +20,9 @@ help: ## List the targets
 .PHONY: build
 build: ## Build bin/weir
 	@mkdir -p bin
-	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/weir
+	@case "$(TAGS)" in *noduckdb*) ;; *) case "$$($${CC:-cc} -print-file-name=libstdc++.so)" in /*) ;; *) \
+		echo "DuckDB needs the C++ library: install g++, or build without gold and SQL: make build TAGS=noduckdb" >&2; exit 1;; esac;; esac
+	$(GO) build -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/weir
 
 .PHONY: tools
 tools: ## Fetch what the tests use from the package registries: Kafka, Python readers
