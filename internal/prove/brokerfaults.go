@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -376,12 +377,7 @@ func topicRefused(ctx context.Context, e *Env) error {
 }
 
 // layer is the namespace of a table.
-func layer(table string) string {
-	if table == silverTable {
-		return "silver"
-	}
-	return "bronze"
-}
+func layer(table string) string { return strings.SplitN(table, ".", 2)[0] }
 
 func topicRecreate(ctx context.Context, e *Env) error {
 	st := e.state.(*topicState)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/weirlake/weir/internal/fault"
 )
@@ -146,7 +145,7 @@ func (e *Env) rowsAtCrash(ctx context.Context, tables ...string) error {
 		if err != nil {
 			return err
 		}
-		e.observed[strings.SplitN(table, ".", 2)[0]+"_rows_at_crash"] = n
+		e.observed[layer(table)+"_rows_at_crash"] = n
 	}
 	return nil
 }

@@ -2,17 +2,13 @@ package prove
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os/exec"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -248,15 +244,9 @@ func storeCount(ctx context.Context, e *Env) error {
 		return err
 	}
 	e.observed["kafka_messages"] = n
-	ctx, cancel := context.WithTimeout(ctx, auditMax)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, e.o.Binary, "audit", e.path(queriesFileName), "--output", "json")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var report audit.Report
-	if jerr := json.Unmarshal(out, &report); jerr != nil {
-		return fmt.Errorf("the audit: %w\n%s", errors.Join(err, jerr), stderr.String())
+	report, err := e.auditPipeline(ctx)
+	if err != nil {
+		return err
 	}
 	e.observed["audit"] = audit.Exact
 	for _, t := range report.Tables {

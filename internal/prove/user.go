@@ -2,11 +2,9 @@ package prove
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,8 +28,6 @@ const (
 	DefaultRecords = 20_000
 	// copyMax bounds the copying.
 	copyMax = 3 * time.Minute
-	// auditMax bounds the audit of the copy.
-	auditMax = 5 * time.Minute
 )
 
 // User is a pipeline of the user's own that is proved on a copy.
@@ -397,15 +393,9 @@ func userKills(ctx context.Context, e *Env) error {
 
 // userCount asks the audit, which shares no code with what is counted.
 func userCount(ctx context.Context, e *Env) error {
-	ctx, cancel := context.WithTimeout(ctx, auditMax)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, e.o.Binary, "audit", e.path(queriesFileName), "--output", "json")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var report audit.Report
-	if jerr := json.Unmarshal(out, &report); jerr != nil {
-		return fmt.Errorf("the audit of the copy: %w\n%s", errors.Join(err, jerr), stderr.String())
+	report, err := e.auditPipeline(ctx)
+	if err != nil {
+		return err
 	}
 	var wrong []string
 	e.observed["audit"] = audit.Exact

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/weirlake/weir/internal/audit"
 )
@@ -53,6 +55,25 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 	}
 	e.observed["kafka_messages"] = n
 	return rep, nil
+}
+
+// auditMax bounds an audit by the binary.
+const auditMax = 5 * time.Minute
+
+// auditPipeline lets the binary audit the scenario's pipeline file, which knows
+// where its tables lie.
+func (e *Env) auditPipeline(ctx context.Context) (*audit.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, auditMax)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.o.Binary, "audit", e.path(queriesFileName), "--output", "json")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output() // a mismatch has an exit code of its own, and a report
+	var report audit.Report
+	if jerr := json.Unmarshal(out, &report); jerr != nil {
+		return nil, fmt.Errorf("the audit: %w\n%s", errors.Join(err, jerr), stderr.String())
+	}
+	return &report, nil
 }
 
 // rangesShown bounds how much of each kind of finding a result quotes; the
