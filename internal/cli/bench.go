@@ -45,7 +45,7 @@ compressing the same events takes is printed beside them.`,
 			return g.print(report, report.WriteText)
 		},
 	}
-	cmd.AddCommand(newBenchCare(g))
+	cmd.AddCommand(newBenchCare(g), newBenchSoak(g))
 	f := cmd.Flags()
 	f.BoolVar(&list, "list", false, "list the benchmarks")
 	f.Int64Var(&o.Rows, "rows", 0, "events of a backlog or stream (default 1,000,000; quick: 400,000)")

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
+
+	"github.com/weirlake/weir/internal/bench/plot"
 )
 
 // WriteText writes the result as a table.
@@ -38,46 +39,19 @@ func (r *Report) WriteCSV(w io.Writer) error {
 	return c.WriteAll(lines)
 }
 
-// The plot: three lines, each from 0 to its own largest value.
-const (
-	plotWidth  = 720
-	plotHeight = 130
-	plotLeft   = 70
-	plotGap    = 34
-)
-
 // WriteSVG draws commit time, metadata size and files over the commits.
 func (r *Report) WriteSVG(w io.Writer) error {
-	lines := []struct {
-		title, unit string
-		value       func(Bucket) float64
-	}{
-		{"median time of a commit", "ms", func(b Bucket) float64 { return b.CommitMedianMS }},
-		{"size of the table's metadata", "KB", func(b Bucket) float64 { return float64(b.MetadataBytes) / 1000 }},
-		{"most files of a partition", "", func(b Bucket) float64 { return float64(b.FilesMost) }},
+	lines := []plot.Line{
+		{Title: "median time of a commit", Unit: "ms"},
+		{Title: "size of the table's metadata", Unit: "KB"},
+		{Title: "most files of a partition"},
 	}
-	var s strings.Builder
-	height := len(lines)*(plotHeight+plotGap) + 30
-	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", plotWidth, height)
-	fmt.Fprintf(&s, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", plotWidth, height)
-	for n, l := range lines {
-		top, most := n*(plotHeight+plotGap)+24, 0.0
-		for _, b := range r.Buckets {
-			most = max(most, l.value(b))
+	var places []float64
+	for _, b := range r.Buckets {
+		places = append(places, float64(b.Commits))
+		for i, v := range []float64{b.CommitMedianMS, float64(b.MetadataBytes) / 1000, float64(b.FilesMost)} {
+			lines[i].Values = append(lines[i].Values, v)
 		}
-		fmt.Fprintf(&s, `<text x="%d" y="%d" fill="#222222">%s</text>`+"\n", plotLeft, top-8, l.title)
-		fmt.Fprintf(&s, `<path d="M%d %dV%dH%d" fill="none" stroke="#999999"/>`+"\n", plotLeft, top, top+plotHeight, plotWidth-10)
-		fmt.Fprintf(&s, `<text x="%d" y="%d" fill="#555555" text-anchor="end">%.0f %s</text>`+"\n", plotLeft-6, top+10, most, l.unit)
-		fmt.Fprintf(&s, `<text x="%d" y="%d" fill="#555555" text-anchor="end">0</text>`+"\n", plotLeft-6, top+plotHeight)
-		var points []string
-		for _, b := range r.Buckets {
-			x := plotLeft + float64(plotWidth-10-plotLeft)*float64(b.Commits)/float64(max(r.Commits, 1))
-			y := float64(top+plotHeight) - float64(plotHeight)*l.value(b)/max(most, 1e-9)
-			points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
-		}
-		fmt.Fprintf(&s, `<polyline points="%s" fill="none" stroke="#1f6feb" stroke-width="2"/>`+"\n", strings.Join(points, " "))
 	}
-	fmt.Fprintf(&s, `<text x="%d" y="%d" fill="#555555" text-anchor="end">%d commits</text>`+"\n</svg>\n", plotWidth-10, height-4, r.Commits)
-	_, err := io.WriteString(w, s.String())
-	return err
+	return plot.WriteSVG(w, lines, places, float64(r.Commits), fmt.Sprintf("%d commits", r.Commits))
 }
