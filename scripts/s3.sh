@@ -8,6 +8,7 @@
 #   scripts/s3.sh kill   DATA_DIR           SIGKILL
 #   scripts/s3.sh status DATA_DIR           prints up or down; exit 3 when down
 #   scripts/s3.sh pid    DATA_DIR           prints the pid of the running server, nothing when down
+#   scripts/s3.sh version                   prints the server's version
 #
 # Objects lie in DATA_DIR/objects/BUCKET/KEY; DATA_DIR/access.log has a line per
 # request. It speaks TLS where DATA_DIR/tls.crt and DATA_DIR/tls.key are there.
@@ -30,7 +31,7 @@ start_seconds=60
 stop_seconds=30
 
 die() { local code=$1; shift; echo "s3.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 fetch() {
   if [ -x "$bin" ] && [ "$(cat "$bin.version" 2>/dev/null)" = "$version" ]; then return 0; fi
@@ -109,6 +110,7 @@ gone() {
 verb=${1:-}; data=${2:-}; port=${3:-}
 case "$verb" in
   fetch) fetch; exit 0 ;;
+  version) echo "${version#v}"; exit 0 ;;
   start | bucket | stop | kill | status | pid) [ -n "$data" ] || usage ;;
   *) usage ;;
 esac

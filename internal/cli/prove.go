@@ -40,8 +40,9 @@ against what Kafka itself holds, with readers that share no code with the engine
   weir prove crash-points      a kill at every step of a micro-batch
   weir prove --pipeline FILE   a pipeline of your own, on an isolated copy of its newest records
   weir prove foreachbatch      the traps of foreachBatch, and how they are shut
+  weir prove all --resume      every scenario; a run that was interrupted goes on
 
-NAME is a scenario, a group or a pattern; none runs all of them. An outcome is
+NAME is a scenario, a group or a pattern; none, or "all", runs all of them. An outcome is
 proved, violated, or inconclusive: the fault did not land where it was meant to.
 
 The broker is the embedded one unless --kafka or --kafka-script names a real one.
@@ -66,7 +67,8 @@ Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 	fl.BoolVar(&f.listPoints, "list-crash-points", false, "list the crash points of the protocol")
 	fl.Uint64Var(&o.Seed, "seed", 0, "`seed` of events and choices (0: a new one)")
 	fl.IntVar(&o.Repeat, "repeat", 1, "run each scenario `n` times")
-	fl.BoolVar(&o.Resume, "resume", false, "keep what an earlier run in the same folder has proved")
+	fl.IntVar(&o.Jobs, "jobs", 1, "run `n` scenarios side by side: sooner done, but each recovers more slowly")
+	fl.BoolVar(&o.Resume, "resume", false, "keep what an earlier run of this binary in the same folder came to")
 	fl.StringVar(&o.Dir, "dir", "", "work `folder` (default: weir-prove below the system's temporary folder)")
 	fl.StringSliceVar(&o.Kafka, "kafka", nil, "run against this Kafka: bootstrap `servers`")
 	fl.StringVar(&o.KafkaScript, "kafka-script", "", "start a real Kafka with this `script` (scripts/kafka.sh)")

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -41,6 +43,7 @@ type broker struct {
 // brokers are started when the first scenario needs them.
 type brokers struct {
 	o          Options
+	mu         sync.Mutex
 	main, real *broker
 	noReal     bool // a real Kafka could not be started
 }
@@ -56,7 +59,30 @@ func (b *brokers) stop() {
 // of is the broker of a scenario: the one of the options, or a real Kafka where
 // the scenario asks for one, the options do not say which, and it can be had.
 func (b *brokers) of(ctx context.Context, s *Scenario) (*broker, error) {
-	if s.RealKafka && len(b.o.Kafka) == 0 && b.o.KafkaScript == "" && b.o.RealScript != "" && !b.noReal {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.start(ctx, s)
+}
+
+// wantsReal reports whether the scenario gets a real Kafka besides the others'
+// broker.
+func (b *brokers) wantsReal(s *Scenario) bool {
+	return s.RealKafka && len(b.o.Kafka) == 0 && b.o.KafkaScript == "" && b.o.RealScript != ""
+}
+
+// kindOf is the kind of broker that a scenario gets, where it can be started.
+func (b *brokers) kindOf(s *Scenario) string {
+	switch {
+	case len(b.o.Kafka) > 0:
+		return BrokerGiven
+	case b.o.KafkaScript != "" || b.wantsReal(s):
+		return BrokerScript
+	}
+	return BrokerEmbedded
+}
+
+func (b *brokers) start(ctx context.Context, s *Scenario) (*broker, error) {
+	if b.wantsReal(s) && !b.noReal {
 		if b.real == nil {
 			fmt.Fprintf(b.o.Progress, "starting a real Kafka for %s: %s\n", s.Name, b.o.RealScript)
 			o := b.o
@@ -69,7 +95,7 @@ func (b *brokers) of(ctx context.Context, s *Scenario) (*broker, error) {
 				}
 				b.noReal = true
 				fmt.Fprintf(b.o.Progress, "going on with the embedded broker: %v\n", err)
-				return b.of(ctx, s)
+				return b.start(ctx, s)
 			}
 		}
 		return b.real, nil
@@ -196,7 +222,7 @@ func scriptBroker(ctx context.Context, o Options) (*broker, error) {
 	for try := 1; ; try++ {
 		if o.Port == 0 {
 			var err error
-			if port, err = freePorts(try); err != nil {
+			if port, err = freePorts(); err != nil {
 				return nil, err
 			}
 		}
@@ -242,12 +268,16 @@ const (
 	portTries        = 5
 )
 
+// portsAsked counts the questions for ports: scenarios that run side by side
+// are never given the same.
+var portsAsked atomic.Int64
+
 // freePorts gives a port that is free together with the next one, which is the
 // controller's.
-func freePorts(try int) (int, error) {
-	for i := range 100 {
+func freePorts() (int, error) {
+	for range 100 {
 		// Apart from other processes that look at the same time.
-		port := portFrom + 2*(os.Getpid()+100*try+i)%(portTo-portFrom)
+		port := portFrom + 2*(os.Getpid()+int(portsAsked.Add(1)))%(portTo-portFrom)
 		if free(port) && free(port+1) {
 			return port, nil
 		}

@@ -32,15 +32,22 @@ type Env struct {
 	say    func(format string, args ...any)
 
 	// prefix makes the topics of this scenario its own on a shared broker.
-	prefix   string
-	topics   []string
-	catalog  audit.SQLiteCatalog
+	prefix string
+	topics []string
+	// catalog finds the tables; catalogFile is the file in which it lies, empty
+	// where it lies in none.
+	catalog     audit.Locator
+	catalogFile string
+	// audited is the newest audit of the scenario's tables.
+	audited  *audit.Report
 	children []*process
 	starts   atomic.Int64 // of processes, so far
 
 	cleanup []func()
 	// remarks go into the result as they are.
 	remarks []string
+	// servers took part, beside the broker, with their versions.
+	servers []string
 
 	// state is the scenario's own.
 	state    any
@@ -72,12 +79,13 @@ func newEnv(o Options, b *broker, s *Scenario, repeat int, say func(string, ...a
 		return nil, failure.Wrap(failure.Config, err, "Kafka client for %v", b.bootstrap)
 	}
 	rng := generator(o.Seed, s.Name, repeat)
+	catalogFile := filepath.Join(dir, "catalog.db")
 	return &Env{
 		o: o, dir: dir, broker: b, kafka: k, client: cl, rng: rng, say: say,
 		// Not from the seed: a run that is repeated must not meet the topics of
 		// the one before.
-		prefix:   fmt.Sprintf("prove-%s-", o.nonce()),
-		catalog:  audit.SQLiteCatalog{Path: filepath.Join(dir, "catalog.db")},
+		prefix:  fmt.Sprintf("prove-%s-", o.nonce()),
+		catalog: audit.SQLiteCatalog{Path: catalogFile}, catalogFile: catalogFile,
 		observed: map[string]any{}, recovery: []float64{}, began: o.Clock.Now(),
 	}, nil
 }
@@ -212,8 +220,10 @@ const pollEvery = 25 * time.Millisecond
 
 // peek reads what a table says right now, from the catalog's newest metadata.
 func (e *Env) peek(ctx context.Context, table string) (*audit.Head, error) {
-	if _, err := os.Stat(e.catalog.Path); errors.Is(err, os.ErrNotExist) {
-		return &audit.Head{}, nil
+	if e.catalogFile != "" {
+		if _, err := os.Stat(e.catalogFile); errors.Is(err, os.ErrNotExist) {
+			return &audit.Head{}, nil
+		}
 	}
 	return audit.Peek(ctx, e.catalog, nil, table)
 }

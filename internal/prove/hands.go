@@ -110,7 +110,7 @@ func handsKill(ctx context.Context, e *Env, point string) error {
 func (e *Env) pyiceberg(ctx context.Context, args ...string) error {
 	for _, table := range []string{bronzeTable, silverTable} {
 		cmd := exec.CommandContext(ctx, e.o.Python, append([]string{filepath.Join(e.o.Readers, "compact_pyiceberg.py"),
-			"--catalog", e.catalog.Path, "--table", table}, args...)...)
+			"--catalog", e.catalogFile, "--table", table}, args...)...)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()

@@ -24,8 +24,11 @@ type Options struct {
 	Seed uint64
 	// Repeat does every scenario so often; 0 is 1.
 	Repeat int
-	// Resume keeps results that an earlier run in Dir came to, inconclusive
-	// ones aside.
+	// Jobs is how many scenarios run side by side; 0 is 1. More of them take
+	// the same machine longer to recover.
+	Jobs int
+	// Resume keeps results that an earlier run of the same binary in Dir came to
+	// with the same kind of broker, inconclusive ones aside.
 	Resume bool
 	// Dir is the work folder.
 	Dir string
@@ -99,9 +102,13 @@ func (o *Options) prepare() error {
 	if o.Repeat < 1 {
 		o.Repeat = 1
 	}
+	if o.Jobs < 1 {
+		o.Jobs = 1
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
+	o.Progress = &lines{w: o.Progress}
 	if o.Scenarios == nil && o.User != nil {
 		var err error
 		if o.Scenarios, err = o.User.scenarios(); err != nil {
@@ -155,7 +162,11 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer unlock()
-	results, err := openResults(filepath.Join(o.Dir, "results.jsonl"), o.Resume)
+	build, err := digest(o.Binary)
+	if err != nil {
+		return nil, err
+	}
+	results, err := openResults(filepath.Join(o.Dir, "results.jsonl"), build, o.Resume)
 	if err != nil {
 		return nil, err
 	}
@@ -164,37 +175,14 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 	defer brokers.stop()
 	report := &Report{About: o.about(ctx)}
 	began := o.Clock.Now()
-	defer func() { report.About.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds() }()
-	total := len(scenarios) * o.Repeat
-	for repeat := range o.Repeat {
-		for i := range scenarios {
-			s := &scenarios[i]
-			n := repeat*len(scenarios) + i + 1
-			if old := results.done(s.Name, repeat); old != nil {
-				fmt.Fprintf(o.Progress, "[%d/%d] %s: %s, by an earlier run\n", n, total, s.Name, old.Outcome)
-				report.Scenarios = append(report.Scenarios, old)
-				continue
-			}
-			b, err := brokers.of(ctx, s)
-			if err != nil {
-				return report, err
-			}
-			res := runScenario(ctx, o, b, s, repeat, fmt.Sprintf("[%d/%d] %s", n, total, s.Name))
-			if ctx.Err() != nil {
-				return report, ctx.Err() // stopped: not a result
-			}
-			report.Scenarios = append(report.Scenarios, res)
-			if err := results.add(res); err != nil {
-				return report, err
-			}
-		}
-	}
+	err = runAll(ctx, o, scenarios, brokers, results, report)
+	report.About.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds()
 	report.sum()
-	return report, nil
+	return report, err
 }
 
 func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat int, label string) *Result {
-	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Place: s.Place, Seed: o.Seed, Repeat: repeat, Broker: b.name,
+	res := &Result{Name: s.Name, Group: s.Group, Claim: s.Claim, Place: s.Place, Seed: o.Seed, Repeat: repeat, Broker: b.name, BrokerKind: b.kind,
 		Observed: map[string]any{}, Expected: map[string]any{}, RecoverySeconds: []float64{}}
 	began := o.Clock.Now()
 	say := func(format string, args ...any) {
@@ -214,7 +202,7 @@ func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat 
 	if keep {
 		res.Folder = e.dir
 	}
-	res.Observed, res.Remarks = e.observed, e.remarks
+	res.Observed, res.Remarks, res.Servers = e.observed, e.remarks, e.servers
 	res.Kills, res.RecoverySeconds, res.Timeline = e.kills, e.recovery, e.timeline
 	res.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds()
 	say("%s", outcomeLine(res))

@@ -5,19 +5,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/weirlake/weir/internal/failure"
 )
 
 // results is the file of results in the work folder, one a line, so that a run
-// that was interrupted can go on.
+// that was interrupted can go on. They speak for one binary only: what another
+// build came to is left aside.
 type results struct {
-	f   *os.File
-	old map[string]*Result
+	build string
+	old   map[string]*Result
+
+	mu sync.Mutex
+	f  *os.File
 }
 
-func openResults(path string, resume bool) (*results, error) {
-	r := &results{old: map[string]*Result{}}
+func openResults(path, build string, resume bool) (*results, error) {
+	r := &results{build: build, old: map[string]*Result{}}
 	mode := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
 	if resume {
 		mode = os.O_CREATE | os.O_RDWR | os.O_APPEND
@@ -35,7 +40,7 @@ func openResults(path string, resume bool) (*results, error) {
 	for lines.Scan() {
 		var res Result
 		// A line that was cut by a kill of our own is done again.
-		if json.Unmarshal(lines.Bytes(), &res) == nil && res.Name != "" {
+		if json.Unmarshal(lines.Bytes(), &res) == nil && res.Name != "" && res.Build == build {
 			r.old[resultKey(res.Name, res.Repeat)] = &res
 		}
 	}
@@ -53,15 +58,21 @@ func openResults(path string, resume bool) (*results, error) {
 
 func resultKey(name string, repeat int) string { return fmt.Sprintf("%s/%d", name, repeat) }
 
-// done is an earlier result that stands.
-func (r *results) done(name string, repeat int) *Result {
-	if old := r.old[resultKey(name, repeat)]; old != nil && old.Outcome != Inconclusive {
-		return old
+// done is an earlier result that stands: with the kind of broker that the
+// scenario would meet now.
+func (r *results) done(name string, repeat int, brokerKind string) *Result {
+	old := r.old[resultKey(name, repeat)]
+	if old == nil || old.Outcome == Inconclusive || old.BrokerKind != brokerKind {
+		return nil
 	}
-	return nil
+	return old
 }
 
+// add keeps a result. Scenarios that run side by side call it at once.
 func (r *results) add(res *Result) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	res.Build = r.build
 	b, err := json.Marshal(res)
 	if err != nil {
 		return err

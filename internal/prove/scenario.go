@@ -31,6 +31,12 @@ type Scenario struct {
 	// RealKafka asks for a real Apache Kafka where one can be started, although
 	// the others run on the embedded broker.
 	RealKafka bool
+	// Alone keeps other scenarios from running at the same time: its load, or
+	// the moments at which it strikes, would not be what they are.
+	Alone bool
+	// Differs says why the tables do not equal Kafka in the end, where that is the
+	// claim: then the standing assertions about tables are not made.
+	Differs string
 	// Steps are done in order. The first that fails ends the scenario.
 	Steps []Step
 	// Guard says why nothing was shown, empty where the fault landed. It is
@@ -88,6 +94,11 @@ type Result struct {
 	Seed            uint64    `json:"seed"`
 	Repeat          int       `json:"repeat,omitempty"`
 	Broker          string    `json:"broker"`
+	BrokerKind      string    `json:"broker_kind"`
+	// Servers are further ones that took part, with their versions.
+	Servers []string `json:"servers,omitempty"`
+	// Build is the digest of the binary that was tested.
+	Build string `json:"build"`
 	// Remarks say where the result ends.
 	Remarks []string `json:"remarks,omitempty"`
 	// Folder keeps the evidence where the scenario was not proved.
@@ -214,15 +225,25 @@ func (s *Scenario) perform(ctx context.Context, e *Env) (outcome, reason string,
 			return Inconclusive, why, nil
 		}
 	}
-	checks = s.Expect(e)
+	stands, err := e.stand(ctx, s)
+	if err != nil {
+		return Inconclusive, fmt.Sprintf("standing assertions: %v", err), nil
+	}
+	checks = append(s.Expect(e), Check{standingKey, "standing assertions that are broken", standingNone})
 	outcome, reason = judge(checks, e.observed)
+	if outcome == Proved && stands.stale != "" {
+		return Inconclusive, stands.stale, checks
+	}
 	return outcome, reason, checks
 }
 
-// Select picks scenarios by name, group, or pattern (path.Match); none is all.
-// The order is that of the list.
+// everything is the name that stands for every scenario.
+const everything = "all"
+
+// Select picks scenarios by name, group, or pattern (path.Match); none is all,
+// and so is "all". The order is that of the list.
 func Select(all []Scenario, names []string) ([]Scenario, error) {
-	if len(names) == 0 {
+	if len(names) == 0 || slices.Contains(names, everything) {
 		return all, nil
 	}
 	taken := map[int]bool{}

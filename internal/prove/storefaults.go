@@ -119,15 +119,18 @@ func storePrepare(ctx context.Context, e *Env, d *disturbance) error {
 			return err
 		}
 	}
-	st.workload, err = e.newWorkload(ctx, setup{Name: "store", MaxOffsets: crashMaxOffsets, Warehouse: "s3://" + storeBucket + "/warehouse",
-		Checkpoints: "s3://" + storeBucket + "/checkpoints", Store: endpoint})
+	// A folder of the scenario's own: on one machine a location stands for itself,
+	// whatever server it is on, and others may prove at the same time.
+	base := "s3://" + storeBucket + "/" + e.prefix
+	st.workload, err = e.newWorkload(ctx, setup{Name: "store", MaxOffsets: crashMaxOffsets, Warehouse: base + "warehouse",
+		Checkpoints: base + "checkpoints", Store: endpoint})
 	return err
 }
 
 func (st *storeState) start(ctx context.Context, e *Env) (port int, err error) {
 	var out string
-	for try := 1; try <= portTries; try++ {
-		if port, err = freePorts(try); err != nil {
+	for range portTries {
+		if port, err = freePorts(); err != nil {
 			return 0, err
 		}
 		out, err = st.run(ctx, e, "start", st.dir, strconv.Itoa(port))
@@ -146,7 +149,17 @@ func (st *storeState) start(ctx context.Context, e *Env) (port int, err error) {
 		defer cancel()
 		_, _ = st.run(ctx, e, "stop", st.dir)
 	})
+	e.servers = append(e.servers, st.version(ctx, e))
 	return port, nil
+}
+
+// version names the server.
+func (st *storeState) version(ctx context.Context, e *Env) string {
+	out, err := st.run(ctx, e, "version")
+	if err != nil {
+		return "versitygw"
+	}
+	return "versitygw " + out
 }
 
 func (st *storeState) run(ctx context.Context, e *Env, args ...string) (string, error) {

@@ -50,7 +50,7 @@ func storms() []Scenario {
 	var out []Scenario
 	for _, query := range []string{"bronze", "silver"} {
 		s := Scenario{
-			Name: "storm-" + query, Group: groupStorm,
+			Name: "storm-" + query, Group: groupStorm, Alone: true,
 			Claim: fmt.Sprintf("A pipeline whose process is killed %d times at random moments, during batches of %d offsets of %s, one life after the other, is exact.", stormKills, stormMaxOffsets, query),
 			Steps: []Step{
 				{"make the topic and the pipeline file", func(ctx context.Context, e *Env) error { return stormPrepare(ctx, e, query) }},

@@ -98,6 +98,19 @@ func (r *Report) brokers() []string {
 	return out
 }
 
+// servers are those of all scenarios, each once.
+func (r *Report) servers() []string {
+	var out []string
+	for _, s := range r.Scenarios {
+		for _, name := range s.Servers {
+			if !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
 // aboutRows say with what the report was made, as pairs of name and value.
 func (r *Report) aboutRows() [][2]string {
 	a := &r.About
@@ -126,7 +139,7 @@ func (r *Report) aboutRows() [][2]string {
 		}
 	}
 	counted := strings.Join(readers, ", ") + note
-	return [][2]string{
+	rows := [][2]string{
 		{"weir", weir + ", " + a.Go + ", " + a.Platform},
 		{"broker", strings.Join(r.brokers(), "; ")},
 		{"readers", counted},
@@ -134,6 +147,10 @@ func (r *Report) aboutRows() [][2]string {
 		{"machine", machine},
 		{"run", fmt.Sprintf("%s, %s of scenarios, seed %s", a.Started.Format("2006-01-02 15:04:05 UTC"), duration(r.elapsed()), strings.Join(r.seeds(), ", "))},
 	}
+	if servers := r.servers(); len(servers) > 0 {
+		rows = slices.Insert(rows, 2, [2]string{"servers", strings.Join(servers, ", ")})
+	}
+	return rows
 }
 
 // seeds are those of all scenarios: results that an earlier run came to keep

@@ -31,6 +31,7 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 	if err != nil {
 		return nil, err
 	}
+	e.audited = rep
 	bronze := rep.Table(bronzeTable)
 	e.observed["bronze_rows"] = bronze.Rows
 	e.observed["bronze_distinct_offsets"] = bronze.DistinctOffsets
@@ -73,6 +74,7 @@ func (e *Env) auditPipeline(ctx context.Context) (*audit.Report, error) {
 	if jerr := json.Unmarshal(out, &report); jerr != nil {
 		return nil, fmt.Errorf("the audit: %w\n%s", errors.Join(err, jerr), stderr.String())
 	}
+	e.audited = &report
 	return &report, nil
 }
 
@@ -151,7 +153,7 @@ func (e *Env) foreignCount(ctx context.Context) error {
 				IDs     int64 `json:"distinct_event_ids"`
 			}
 			script := filepath.Join(e.o.Readers, "count_"+f.prefix+".py")
-			cmd := exec.CommandContext(ctx, e.o.Python, script, "--catalog", e.catalog.Path, "--table", t.table)
+			cmd := exec.CommandContext(ctx, e.o.Python, script, "--catalog", e.catalogFile, "--table", t.table)
 			var errs bytes.Buffer
 			cmd.Stderr = &errs
 			out, err := cmd.Output()
