@@ -133,3 +133,8 @@ func TestProveKillsAtNamedStepsAndLosesTheCheckpoint(t *testing.T) {
 		t.Errorf("no report page: %v", err)
 	}
 }
+
+func TestProveKillsDeliveriesOutside(t *testing.T) {
+	names := []string{"outside-file-publish.file", "outside-http-deliver.chunk", "outside-exec-commit.swapped"}
+	prove(t, 0, append([]string{"--embedded-only"}, names...)...).proved(t, names...)
+}

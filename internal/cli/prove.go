@@ -40,6 +40,7 @@ against what Kafka itself holds, with readers that share no code with the engine
   weir prove crash-points      a kill at every step of a micro-batch
   weir prove --pipeline FILE   a pipeline of your own, on an isolated copy of its newest records
   weir prove foreachbatch      the traps of foreachBatch, and how they are shut
+  weir prove outside           Postgres, Kafka, Cassandra, files, an HTTP API, a program
   weir prove all --resume      every scenario; a run that was interrupted goes on
 
 NAME is a scenario, a group or a pattern; none, or "all", runs all of them. An outcome is
@@ -163,6 +164,7 @@ func useCheckout(o *prove.Options, f proveFlags) {
 		if o.Readers == "" {
 			o.Readers = existing(filepath.Join(root, "tests", "readers"))
 		}
+		o.Scripts = existing(filepath.Join(root, "scripts"))
 		o.StoreScript = existing(filepath.Join(root, "scripts", "s3.sh"))
 		if _, err := exec.LookPath("java"); err == nil && !f.embeddedOnly {
 			o.RealScript = existing(filepath.Join(root, "scripts", "kafka.sh"))

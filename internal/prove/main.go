@@ -44,6 +44,9 @@ type Options struct {
 	// StoreScript, where set, starts an S3 server for the scenarios of one that
 	// fails (scripts/s3.sh).
 	StoreScript string
+	// Scripts, where set, is the folder of the scripts that start other servers
+	// (scripts/postgres.sh, scripts/cassandra.sh).
+	Scripts string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
 	// Direct publishes to Kafka straight from here instead of through weir ingest.
@@ -68,6 +71,8 @@ type Options struct {
 	User *User
 	// Scenarios overrides the list, for tests.
 	Scenarios []Scenario
+
+	servers *servers
 }
 
 func (o *Options) triggerOr(d time.Duration) time.Duration {
@@ -88,7 +93,7 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
 func List() []Scenario {
-	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), storeFaults(), foreignHands(), limits(), storms())
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), storeFaults(), outside(), foreignHands(), limits(), storms())
 }
 
 // prepare fills in defaults and checks the options.
@@ -173,6 +178,8 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 	defer results.close()
 	brokers := &brokers{o: o}
 	defer brokers.stop()
+	o.servers = &servers{o: o, running: map[string]*server{}}
+	defer o.servers.stop()
 	report := &Report{About: o.about(ctx)}
 	began := o.Clock.Now()
 	err = runAll(ctx, o, scenarios, brokers, results, report)

@@ -46,6 +46,8 @@ type setup struct {
 	OnLost string
 	// Extra are further queries, Delay is silver's watermark's.
 	Extra, Delay string
+	// Queries, where set, are in the place of bronze and silver.
+	Queries string
 }
 
 // The pipeline files of a scenario: queries and ingestion apart, so that each
@@ -87,7 +89,7 @@ stores: [{endpoint: {{q .Store}}, region: us-east-1, pathStyle: true, accessKeyI
 kafka:
   bootstrapServers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}{{q $b}}{{end}}]
 queries:
-  - name: bronze
+{{if .Queries}}{{.Queries}}{{else}}  - name: bronze
     from:
       kafka:
         topics: [{{q .Topic}}]
@@ -129,7 +131,7 @@ queries:
     deadLetter: {table: silver.edits_dead_letter}
     to:
       iceberg: {table: silver.edits, partitionBy: ["day(event_time)"]}
-{{.Extra}}ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
+{{end}}{{.Extra}}ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
 status: {listen: none}
 `
 
