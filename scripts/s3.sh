@@ -11,7 +11,8 @@
 #   scripts/s3.sh version                   prints the server's version
 #
 # Objects lie in DATA_DIR/objects/BUCKET/KEY; DATA_DIR/access.log has a line per
-# request. It speaks TLS where DATA_DIR/tls.crt and DATA_DIR/tls.key are there.
+# request. It speaks TLS where DATA_DIR/tls.crt and DATA_DIR/tls.key are there, and
+# knows more keys where DATA_DIR/iam/users.json is (versitygw's internal IAM).
 # Clients need path-style addresses, region us-east-1 and the keys below.
 #
 # Needs go for the first fetch, and a file system with extended attributes.
@@ -77,13 +78,15 @@ start() {
   mkdir -p "$data/objects"
   local tls=()
   if [ -f "$data/tls.crt" ]; then tls=(--cert "$data/tls.crt" --key "$data/tls.key"); fi
+  local iam=()
+  if [ -f "$data/iam/users.json" ]; then iam=(--iam-dir "$data/iam"); fi
   rm -f "$data/pid"
   # A session of its own, so that a signal to the caller's group does not reach
   # the server; the pid is written by the process that becomes it.
   local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
   ROOT_ACCESS_KEY="$access" ROOT_SECRET_KEY="$secret" \
     "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' \
-    "$data" "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" \
+    "$data" "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" "${iam[@]}" \
     posix "$data/objects" >>"$data/server.log" 2>&1 </dev/null &
   local tick started=
   for ((tick = 0; tick < start_seconds * 20; tick++)); do

@@ -84,6 +84,8 @@ type Catalog struct {
 	// classify turns an error that no further try changes into a failure; nil
 	// where there is none such.
 	classify func(error) error
+	// vended are the tables whose credentials a REST catalog hands out.
+	vended *vendedTables
 }
 
 // maxParsed bounds the tables whose metadata stays parsed.

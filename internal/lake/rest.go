@@ -106,6 +106,7 @@ func openREST(ctx context.Context, cfg Config) (*Catalog, error) {
 		props:    iceberg.Properties(cfg.Props),
 		closers:  []io.Closer{inner, closerFunc(transport.base.CloseIdleConnections)},
 		classify: c.classify,
+		vended:   &vendedTables{},
 	}, nil
 }
 
@@ -121,16 +122,26 @@ type closerFunc func()
 
 func (f closerFunc) Close() error { f(); return nil }
 
-// loadREST loads a table through the server. Only a catalog's own word counts
-// as "no such table": a proxy's 404 in front of a server that is being replaced
-// must not make a query begin again.
+// loadREST loads a table through the server, with file access whose credentials
+// the server renews.
 func (c *Catalog) loadREST(ctx context.Context, ident table.Identifier) (*table.Table, error) {
+	t, err := c.askREST(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	return table.New(ident, t.Metadata(), t.MetadataLocation(), c.vendedFS(ctx, ident, t), c), nil
+}
+
+// askREST asks the server for a table. Only a catalog's own word counts as "no
+// such table": a proxy's 404 in front of a server that is being replaced must
+// not make a query begin again.
+func (c *Catalog) askREST(ctx context.Context, ident table.Identifier) (*table.Table, error) {
 	ctx, cancel := context.WithTimeout(ctx, restCallTimeout)
 	defer cancel()
 	ctx, seen := withAnswer(ctx)
 	t, err := c.inner.LoadTable(ctx, ident)
 	if err == nil {
-		return table.New(ident, t.Metadata(), t.MetadataLocation(), t.FS, c), nil
+		return t, nil
 	}
 	if errors.Is(err, catalog.ErrNoSuchTable) || errors.Is(err, catalog.ErrNoSuchNamespace) {
 		if seen.json() {

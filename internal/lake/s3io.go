@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,9 +26,6 @@ const (
 	// that the library asks for by scheme. The settings themselves, with their
 	// keys, stay out of properties.
 	storesProperty = "weir.stores"
-	// vendedClientsMax bounds the clients that are kept for credentials that a
-	// catalog hands out with its tables.
-	vendedClientsMax = 32
 	// deletesInFlight bounds the objects that are deleted at once.
 	deletesInFlight = 8
 )
@@ -47,10 +42,10 @@ var openStores = struct {
 	mu     sync.Mutex
 	next   int
 	byID   map[string]catalogStores
-	chain  *s3.Stores            // AWS's default chain, for catalogs without any
-	clouds *cloud.Stores         // the other clouds' default credentials
-	vended map[string]*s3.Client // by what makes them differ
-}{byID: map[string]catalogStores{}, vended: map[string]*s3.Client{}}
+	chain  *s3.Stores    // AWS's default chain, for catalogs without any
+	clouds *cloud.Stores // the other clouds' default credentials
+	vended vendedClients
+}{byID: map[string]catalogStores{}}
 
 // catalogStores are how the buckets of one catalog are reached.
 type catalogStores struct {
@@ -80,7 +75,7 @@ func (id storesID) Close() error {
 
 // registerObjectStores gives the library file access on object stores.
 func registerObjectStores() {
-	register := func(open func(*ObjectIO) func(string) (object, error), schemes ...string) {
+	register := func(find func(*ObjectIO, string) (object, error), schemes ...string) {
 		for _, scheme := range schemes {
 			icebergio.Unregister(scheme)
 			icebergio.Register(scheme, func(ctx context.Context, _ *url.URL, props map[string]string) (icebergio.IO, error) {
@@ -88,13 +83,13 @@ func registerObjectStores() {
 				if err != nil {
 					return nil, err
 				}
-				f.object = open(f)
+				f.find = find
 				return f, nil
 			})
 		}
 	}
-	register(func(f *ObjectIO) func(string) (object, error) { return f.onS3 }, "s3", "s3a", "s3n")
-	register(func(f *ObjectIO) func(string) (object, error) { return f.onCloud }, "gs", "gcs", "abfs", "abfss", "wasb", "wasbs")
+	register((*ObjectIO).onS3, "s3", "s3a", "s3n")
+	register((*ObjectIO).onCloud, "gs", "gcs", "abfs", "abfss", "wasb", "wasbs")
 }
 
 // ObjectIO reads and writes objects for iceberg-go and for data files. A file is
@@ -104,7 +99,8 @@ type ObjectIO struct {
 	ctx    context.Context // the library's interfaces have none
 	stores catalogStores
 	props  map[string]string
-	object func(location string) (object, error)
+	find   func(f *ObjectIO, location string) (object, error)
+	vended *vendedTable // nil where the catalog hands out no credentials
 }
 
 // object is one object, or what lies below a prefix, in the store that it is in.
@@ -151,6 +147,8 @@ func newObjectIO(ctx context.Context, props map[string]string) (*ObjectIO, error
 	return &ObjectIO{ctx: ctx, stores: stores, props: props}, nil
 }
 
+func (f *ObjectIO) object(location string) (object, error) { return f.find(f, location) }
+
 // onCloud finds an object of Google Cloud Storage or Azure.
 func (f *ObjectIO) onCloud(name string) (object, error) {
 	l, err := cloud.ParseLocation(name)
@@ -172,33 +170,17 @@ func (f *ObjectIO) onS3(name string) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !vended {
+	clients := &openStores.vended
+	switch {
+	case !vended:
 		c, err := f.stores.s3.Client(f.ctx, l.Bucket)
 		return s3Object{c, l}, err
+	case f.vended != nil && cfg.Credentials != base.Credentials:
+		cfg.Credentials, cfg.Provider = s3.Credentials{}, f.vended
+		clients = &f.vended.clients
 	}
-	c, err := vendedClient(f.ctx, cfg)
+	c, err := clients.client(f.ctx, cfg)
 	return s3Object{c, l}, err
-}
-
-func vendedClient(ctx context.Context, cfg s3.Config) (*s3.Client, error) {
-	k := cfg.Credentials
-	sum := sha256.Sum256([]byte(strings.Join([]string{cfg.Endpoint, cfg.Region, strconv.FormatBool(cfg.PathStyle), cfg.CAFile,
-		cfg.SSE, cfg.KMSKeyID, k.AccessKeyID, k.SecretAccessKey, k.SessionToken}, "\x00")))
-	key := hex.EncodeToString(sum[:])
-	openStores.mu.Lock()
-	defer openStores.mu.Unlock()
-	if c, ok := openStores.vended[key]; ok {
-		return c, nil
-	}
-	c, err := s3.Open(context.WithoutCancel(ctx), cfg)
-	if err != nil {
-		return nil, err
-	}
-	if len(openStores.vended) >= vendedClientsMax {
-		clear(openStores.vended)
-	}
-	openStores.vended[key] = c
-	return c, nil
 }
 
 // withProperties adds what a catalog says of its tables' storage (endpoint,
@@ -216,8 +198,7 @@ func withProperties(cfg s3.Config, props map[string]string) (_ s3.Config, change
 	}
 	cfg.Region = cmp.Or(cfg.Region, props[icebergio.S3Region], props[icebergio.S3ClientRegion])
 	if cfg.Credentials.IsZero() && cfg.AssumeRole == nil && cfg.Provider == nil {
-		cfg.Credentials = s3.Credentials{AccessKeyID: props[icebergio.S3AccessKeyID], SecretAccessKey: props[icebergio.S3SecretAccessKey],
-			SessionToken: props[icebergio.S3SessionToken]}
+		cfg.Credentials = keysOf(props).Credentials
 		if cfg.Credentials.AccessKeyID == "" && props[icebergio.S3RemoteSigningEnabled] == "true" {
 			return cfg, false, failure.New(failure.Config, "the catalog wants requests to S3 signed by itself, which this build does not do").
 				WithHint("let the catalog vend credentials, or set the bucket's keys in the pipeline's stores")

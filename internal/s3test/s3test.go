@@ -6,6 +6,7 @@ package s3test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -45,12 +46,20 @@ type Server struct {
 
 // Start starts a server in a temporary folder and stops it when the test ends.
 // The test is skipped under -short and where the program has not been built.
-func Start(t testing.TB) *Server { return start(t, false) }
+func Start(t testing.TB) *Server { return start(t, false, 0) }
 
 // StartTLS is Start with a certificate of the server's own: CAFile has it.
-func StartTLS(t testing.TB) *Server { return start(t, true) }
+func StartTLS(t testing.TB) *Server { return start(t, true, 0) }
 
-func start(t testing.TB, secure bool) *Server {
+// StartWithKeys is Start with n pairs of keys more, those of Keys(1) to Keys(n).
+func StartWithKeys(t testing.TB, n int) *Server { return start(t, false, n) }
+
+// Keys is the nth pair of keys of StartWithKeys.
+func Keys(n int) (accessKeyID, secretAccessKey string) {
+	return fmt.Sprintf("weir-key-%d", n), fmt.Sprintf("weir-secret-%d", n)
+}
+
+func start(t testing.TB, secure bool, keys int) *Server {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a real S3 server: skipped under -short")
@@ -62,6 +71,9 @@ func start(t testing.TB, secure bool) *Server {
 	if secure {
 		writeCertificate(t, s.dir)
 	}
+	if keys > 0 {
+		writeKeys(t, s.dir, keys)
+	}
 	out, err := s.script("start", strconv.Itoa(s.port))
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == exitMissing {
@@ -72,6 +84,26 @@ func start(t testing.TB, secure bool) *Server {
 	}
 	t.Cleanup(s.Kill9)
 	return s
+}
+
+// writeKeys writes the users of versitygw's internal IAM.
+func writeKeys(t testing.TB, dir string, n int) {
+	t.Helper()
+	users := map[string]any{}
+	for i := 1; i <= n; i++ {
+		access, secret := Keys(i)
+		users[access] = map[string]any{"access": access, "secret": secret, "role": "admin"}
+	}
+	body, err := json.Marshal(map[string]any{"accessAccounts": users})
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "iam"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "iam", "users.json"), body, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Endpoint is the server's URL.
