@@ -271,7 +271,21 @@ func TestAnotherGapOverExistingStateIsRefusedWithTheDifference(t *testing.T) {
 	l.once(0)
 	l.exact()
 
+	// Another column of the same groups is no other grouping: what is open is read
+	// again from silver, and what was put out has null.
+	const last, more = "{name: pages, function: approxCountDistinct, column: page}", "\n          - {name: most, function: max, column: size}"
+	wider := func(text string) string { return strings.Replace(text, last, last+more, 1) }
+	if err := os.WriteFile(l.file, []byte(wider(string(whole))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l.produce(200)
+	if out := l.once(0); !strings.Contains(out, "its definition has changed; state is rebuilt from the source") {
+		t.Errorf("nobody said that open groups were read again:\n%s", tail(out))
+	}
+	l.exact()
+
 	// With the state given up it goes on under the new definition, once said.
+	other = wider(other)
 	if err := os.WriteFile(l.file, []byte(other), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,13 @@ func typedRows(q pipeline.Query) (*sourceiceberg.Rows, error) {
 		return nil, err
 	}
 	topic, partition, offset := q.Place()
-	return &sourceiceberg.Rows{Schema: schema, Topic: topic, Partition: partition, Offset: offset}, nil
+	renamed := map[string]string{}
+	for _, c := range q.Input() {
+		if c.RenamedFrom != "" {
+			renamed[c.Name] = c.RenamedFrom
+		}
+	}
+	return &sourceiceberg.Rows{Schema: schema, Topic: topic, Partition: partition, Offset: offset, Renamed: renamed}, nil
 }
 
 // typedSchema is the shape of the rows that a query over typed columns reads.

@@ -7,6 +7,7 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/pipeline"
 )
@@ -52,4 +53,13 @@ func partitionTransform(t pipeline.PartitionField) (iceberg.Transform, string, e
 		return iceberg.DayTransform{}, t.Column + "_day", nil
 	}
 	return nil, "", fmt.Errorf("transform %q is not supported by this build: use day(column) or a column", t.Transform)
+}
+
+// evolutionOf is what the file says of the past of a query's columns; nil where
+// it declares none, because the rows are Kafka's.
+func evolutionOf(q pipeline.Query) *column.Evolution {
+	if q.Parse == nil && !q.Typed() {
+		return nil
+	}
+	return &column.Evolution{Renamed: q.Renamed(), Drop: q.To.DropColumns(), Keep: q.To.KeepColumns(), Fixed: q.FixedColumns()}
 }

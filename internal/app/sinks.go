@@ -10,6 +10,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/lake"
@@ -62,6 +63,9 @@ type SinkSpec struct {
 	PartitionBy []pipeline.PartitionField
 	Properties  map[string]string
 	Clock       clock.Clock
+	// Evolution is what the file declares of the columns' past; nil where the
+	// program itself has the columns.
+	Evolution *column.Evolution
 	// Upsert, where set, merges rows by key; Shape then has the column that says
 	// what is deleted, and the table has not.
 	Upsert *upsert.Spec
@@ -96,7 +100,7 @@ func IcebergSink(catalog *lake.Catalog, s SinkSpec) (sink.Sink, error) {
 	return sinkiceberg.New(sinkiceberg.Options{
 		Catalog: catalog, Table: ident, Query: s.Query, Role: role, Arrow: shape, Schema: schema,
 		Partition: spec, Properties: s.Properties, Clock: s.Clock, Upsert: s.Upsert, Verify: s.Verify,
-		Care: s.Care, Retention: s.Retention, OldestReader: s.OldestReader,
+		Care: s.Care, Retention: s.Retention, OldestReader: s.OldestReader, Evolution: s.Evolution,
 	})
 }
 
@@ -113,7 +117,7 @@ type DeltaSettings struct {
 func DeltaSink(store delta.Storage, s SinkSpec, d DeltaSettings) (sink.Sink, error) {
 	o := sinkdelta.Options{
 		Storage: store, Table: s.Table, Query: s.Query, Arrow: s.tableShape(), Properties: s.Properties, Upsert: s.Upsert,
-		AddColumns: d.MergeSchema, AppID: d.AppID, Clock: s.Clock, Engine: engineInfo,
+		AddColumns: d.MergeSchema, Evolution: s.Evolution, AppID: d.AppID, Clock: s.Clock, Engine: engineInfo,
 	}
 	if s.Side {
 		o.Role = sinkdelta.Side
@@ -176,7 +180,7 @@ func (a *App) buildSinks(ctx context.Context, q pipeline.Query, t operator.Trans
 	}
 	shapes := t.Outputs()
 	spec := SinkSpec{Query: q.Name, Table: q.To.Table(), Shape: shapes[operator.Main], PartitionBy: q.To.PartitionBy(), Clock: a.opts.Clock,
-		Upsert: UpsertSpec(q.To.Upsert())}
+		Upsert: UpsertSpec(q.To.Upsert()), Evolution: evolutionOf(q)}
 	var settings DeltaSettings
 	if d := q.To.Delta; d != nil {
 		spec.Properties = d.Properties

@@ -283,3 +283,21 @@ func checkRows(want, src *arrow.Schema) (missing []arrow.Field, err error) {
 	}
 	return missing, nil
 }
+
+// TypeName is a type in Delta's words; an arrow type that Delta has not, in
+// arrow's.
+func TypeName(t arrow.DataType) string {
+	raw, err := typeOf(t)
+	if err != nil {
+		return t.String()
+	}
+	var name string
+	if json.Unmarshal(raw, &name) == nil {
+		return name
+	}
+	return string(raw)
+}
+
+// SameShape compares types as rows are stored: without nested nullability and
+// names of list elements.
+func SameShape(a, b arrow.DataType) bool { return sameShape(a, b) }

@@ -9,6 +9,7 @@ import (
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/operator"
+	"github.com/weirlake/weir/internal/source"
 )
 
 // definitions are what the query's stateful operators are.
@@ -59,7 +60,7 @@ func (q *Query) checkDefinition(obs *observed, d checkpoint.Decision) error {
 			lines = append(lines, fmt.Sprintf("%s is new: %s", def.Name, def))
 		case !ok, f.Definition == "", f.Definition == def.Fingerprint():
 		default:
-			lines = append(lines, changed(def, known, f.Definition)...)
+			lines = append(lines, q.changed(def, known, f.Definition)...)
 		}
 	}
 	for name, f := range left {
@@ -77,18 +78,87 @@ func (q *Query) checkDefinition(obs *observed, d checkpoint.Decision) error {
 			"weir run --new-state %s begins with nothing (rows of groups that are open now are in no group)", q.Name)
 }
 
-// changed says how a definition is another one than the one of the state.
-func changed(def operator.Definition, known map[string]operator.Definition, was string) []string {
+// changed says how a definition is another one than the one of the state, nothing
+// where what was remembered can be read again under the new one.
+func (q *Query) changed(def operator.Definition, known map[string]operator.Definition, was string) []string {
 	old, ok := known[was]
-	switch {
-	case !ok:
+	if !ok {
 		return []string{fmt.Sprintf("%s is now %s; what it was is not known any more", def.Name, def)}
-	case operator.Migrates(old, def):
+	}
+	migrates := operator.Migrates(old, def)
+	if migrates && (def.Kind == "dedup" || q.canRescan()) {
 		return nil
 	}
 	var out []string
 	for _, l := range operator.Differences(old, def) {
 		out = append(out, def.Name+": "+l)
+	}
+	if migrates {
+		out = append(out, def.Name+": its open groups cannot be read again, because the query parses and groups at once")
+	}
+	return out
+}
+
+// canRescan reports whether the rows of open groups can be read again from the
+// source.
+func (q *Query) canRescan() bool {
+	b, ok := q.Transform.(operator.InputRebuilder)
+	_, again := q.Source.(source.Rescanner)
+	return ok && again && b.CanRebuild()
+}
+
+// StateFate is what a start does with the memory of an operator.
+type StateFate struct {
+	Operator string `json:"operator"`
+	// Fate is keep, rebuild, begin (--new-state) or none (nothing was remembered).
+	Fate string `json:"fate"`
+	// From is what it is rebuilt from, Why is why.
+	From string `json:"from,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// The fates of state.
+const (
+	StateKept    = "keep"
+	StateRebuilt = "rebuild"
+	StateBegins  = "begin"
+	StateNone    = "none"
+)
+
+// stateFates decide, operator by operator, what becomes of what the marker of the
+// claim names. A file that turns out to be missing or damaged is rebuilt all the
+// same.
+func (q *Query) stateFates(m *marker.Marker, d checkpoint.Decision) []StateFate {
+	tips := map[string]marker.StateFile{}
+	for _, f := range m.State {
+		tips[f.Operator] = f
+	}
+	from, grouped := "the table", false
+	if _, ok := q.Transform.(operator.InputRebuilder); ok {
+		from, grouped = "the source", true
+	}
+	var out []StateFate
+	for _, op := range q.Transform.State() {
+		tip, there := tips[op.Name()]
+		fate := StateFate{Operator: op.Name(), Fate: StateKept}
+		rebuild := func(why string) { fate.Fate, fate.From, fate.Why = StateRebuilt, from, why }
+		switch now := q.definitionOf(op.Name()); {
+		case q.Options.NewState && m.BatchID >= 0:
+			fate.Fate, fate.Why = StateBegins, "--new-state"
+		case !there && m.BatchID < 0:
+			fate.Fate = StateNone
+		case d.RebuildState:
+			rebuild(d.RebuildWhy)
+		case !there:
+			rebuild("there is no state of it yet")
+		case tip.Definition != "" && tip.Definition == now:
+			// Other columns, another filter: what it remembers is the same.
+		case tip.Definition != "":
+			rebuild("its definition has changed")
+		case !grouped && m.Transform != "" && m.Transform != q.Transform.Fingerprint():
+			rebuild("the transform has changed")
+		}
+		out = append(out, fate)
 	}
 	return out
 }

@@ -368,47 +368,33 @@ func skipTo(p *batch.Position, v source.Violation) {
 }
 
 // restoreState loads the operators' state that the marker names, or rebuilds
-// it from the main table where it is not there.
+// it from the main table where it is not there or not the same.
 func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.Decision) error {
-	lost, rebuilt := d.RebuildState, false
-	from := r.main().Sink.Name()
-	if r.releasing() != nil {
-		from = "the source"
-	}
-	if lost {
-		r.q.alert(d.RebuildWhy + "; state is rebuilt from " + from)
-	}
-	if m.Transform != "" && m.Transform != r.q.Transform.Fingerprint() && len(m.State) > 0 {
-		// Other columns, keys or code: what was remembered under the old ones is
-		// read again from the table under the new ones.
-		r.q.Logger.Warn("the transform has changed; state is rebuilt from the table", "query", r.q.Name)
-		lost = true
-	}
+	fates := r.q.stateFates(m, d)
 	if r.q.Options.NewState && m.BatchID >= 0 {
 		return r.beginAnew(ctx, m)
 	}
+	from := r.main().Sink.Name()
 	fromInput := r.releasing()
-	for _, f := range m.State {
+	if fromInput != nil {
+		from = "the source"
+	}
+	if d.RebuildState {
+		r.q.alert(d.RebuildWhy + "; state is rebuilt from " + from)
+	}
+	tips := map[string]*marker.StateFile{}
+	for i, f := range m.State {
 		r.since = f.Since
+		tips[f.Operator] = &m.State[i]
 	}
-	if fromInput != nil && !d.RebuildState {
-		// Groups are read again only where they are lost: what has been put out
-		// already is no part of them, and the definition is the same.
-		lost = false
-	}
-	for _, op := range r.q.Transform.State() {
+	rebuilt := false
+	for i, op := range r.q.Transform.State() {
 		op.Reset()
-		var tip *marker.StateFile
-		for i := range m.State {
-			if m.State[i].Operator == op.Name() {
-				tip = &m.State[i]
-			}
-		}
-		if tip == nil && m.BatchID < 0 {
+		switch fate := fates[i]; fate.Fate {
+		case StateNone:
 			continue // the query has not committed a batch yet
-		}
-		if tip != nil && !lost {
-			err := r.state.Load(ctx, r.id.queryID, op, *tip)
+		case StateKept:
+			err := r.state.Load(ctx, r.id.queryID, op, *tips[op.Name()])
 			if err == nil {
 				continue
 			}
@@ -416,6 +402,10 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 				return fmt.Errorf("query %s: load state of %s: %w", r.q.Name, op.Name(), err)
 			}
 			r.q.alert(fmt.Sprintf("state of %s cannot be read (%v); it is rebuilt from %s", op.Name(), err, from))
+		default:
+			if !d.RebuildState {
+				r.q.Logger.Warn(fate.Why+"; state is rebuilt from "+from, "query", r.q.Name, "operator", op.Name())
+			}
 		}
 		rebuilt = true
 		if fromInput != nil {

@@ -27,6 +27,12 @@ type Change struct {
 	Properties map[string]string
 	// Summary goes into the new snapshot's summary.
 	Summary map[string]string
+	// Schema, where set, changes the table's columns in the same commit; it was
+	// planned against base.
+	Schema *SchemaChange
+	// Derived, where set, gives further properties, of the schema as the commit
+	// leaves it.
+	Derived func(*iceberg.Schema) map[string]string
 }
 
 // Commit adds one snapshot to base, asserting that base's head is still the
@@ -54,7 +60,11 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, ch Change) (*ta
 	if err := txn.SetProperties(ch.Properties); err != nil {
 		return nil, fmt.Errorf("set properties of %s: %w", Name(base.Identifier()), err)
 	}
-	if err := addSnapshot(ctx, txn, base, ch); err != nil {
+	schema, err := changeSchema(txn, base, ch)
+	if err != nil {
+		return nil, fmt.Errorf("change the columns of %s: %w", Name(base.Identifier()), err)
+	}
+	if err := addSnapshot(ctx, txn, base, schema, ch); err != nil {
 		return nil, err
 	}
 	// Commit adds AssertTableUUID. commit.retry.num-retries on the table does
@@ -66,7 +76,27 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, ch Change) (*ta
 	return table.New(after.Identifier(), after.Metadata(), after.MetadataLocation(), base.FS, c), nil
 }
 
-func addSnapshot(ctx context.Context, txn *table.Transaction, base *table.Table, ch Change) error {
+// changeSchema makes the change of columns, and what follows from it, a part of
+// the transaction. It returns the schema that the commit leaves.
+func changeSchema(txn *table.Transaction, base *table.Table, ch Change) (*iceberg.Schema, error) {
+	schema := base.Schema()
+	if ch.Schema.alters() {
+		if err := ch.Schema.apply(txn); err != nil {
+			return nil, err
+		}
+		staged, err := txn.StagedTable()
+		if err != nil {
+			return nil, err
+		}
+		schema = staged.Schema()
+	}
+	if ch.Derived == nil {
+		return schema, nil
+	}
+	return schema, txn.SetProperties(ch.Derived(schema))
+}
+
+func addSnapshot(ctx context.Context, txn *table.Transaction, base *table.Table, schema *iceberg.Schema, ch Change) error {
 	summary := iceberg.Properties(ch.Summary)
 	if len(ch.Removed) > 0 {
 		err := txn.ReplaceDataFilesWithDataFiles(ctx, ch.Removed, ch.Files, summary, table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
@@ -84,11 +114,11 @@ func addSnapshot(ctx context.Context, txn *table.Transaction, base *table.Table,
 	}
 	// AddDataFiles without files does nothing; appending a reader without
 	// records makes a snapshot without files.
-	schema, err := table.SchemaToArrowSchema(base.Schema(), nil, true, false)
+	rows, err := table.SchemaToArrowSchema(schema, nil, true, false)
 	if err != nil {
 		return fmt.Errorf("schema of %s: %w", Name(base.Identifier()), err)
 	}
-	empty, err := array.NewRecordReader(schema, nil)
+	empty, err := array.NewRecordReader(rows, nil)
 	if err != nil {
 		return err
 	}

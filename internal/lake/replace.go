@@ -47,7 +47,7 @@ func (c *Catalog) Replace(ctx context.Context, base *table.Table, r Replacement)
 		}
 	}
 	if len(r.Remove) == 0 {
-		err = addSnapshot(ctx, txn, base, r.Change)
+		err = addSnapshot(ctx, txn, base, base.Schema(), r.Change)
 	} else {
 		err = txn.ReplaceFiles(ctx, r.Remove, r.Files, r.Deletes, iceberg.Properties(r.Summary), table.WithoutDuplicateCheck(), table.WithoutAutoNameMapping())
 	}

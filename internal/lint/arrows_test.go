@@ -32,16 +32,17 @@ var allowed = map[string][]string{
 	"objstore/s3":    {"objstore", "clock", "failure"},
 	"objstore/cloud": {"objstore", "clock", "failure"}, // the same for Google Cloud Storage and Azure
 	"source":         {"batch", "marker", "failure", "clock"},
-	"sink":           {"batch", "marker", "failure", "clock"},
+	"sink":           {"batch", "column", "marker", "failure", "clock"},
 	// Operators and the decision do no I/O.
 	"operator":   {"batch", "marker", "event", "failure", "upsert"},
 	"state":      {"marker", "objstore", "operator", "failure", "clock"},
 	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
-	// Tables.
-	"lake": {"batch", "marker", "failure", "fault", "clock", "objstore", "objstore/s3", "objstore/cloud"},
+	// Tables. How a query's columns and a table's differ is said in one way.
+	"column": {"failure"},
+	"lake":   {"column", "batch", "marker", "failure", "fault", "clock", "objstore", "objstore/s3", "objstore/cloud"},
 	// Delta: the protocol's reader and writer, and its sink.
 	"delta":             {"lake", "objstore", "upsert", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
-	"sink/delta":        {"sink", "delta", "upsert", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
+	"sink/delta":        {"sink", "delta", "column", "upsert", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
 	"lake/datafile":     {"failure", "clock", "batch"},
 	"lake/catalogtest":  {"lake", "failure", "clock", "conformance"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
@@ -50,7 +51,7 @@ var allowed = map[string][]string{
 	"source/kafka":      {"source", "batch", "marker", "failure", "clock", "broker"},
 	"source/iceberg":    {"source", "batch", "marker", "failure", "clock", "lake", "lake/datafile", "lake/scan"},
 	"source/sourcetest": {"source", "batch", "marker", "failure", "clock"},
-	"sink/iceberg":      {"sink", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan", "maintain"},
+	"sink/iceberg":      {"sink", "column", "upsert", "batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile", "lake/scan", "maintain"},
 	"sink/foreachbatch": {"sink", "sink/external", "batch", "marker", "failure", "fault", "clock", "objstore"},
 	// What the sinks over stores outside share, and those stores.
 	"sink/external":  {"sink", "sink/rowjson", "batch", "marker", "failure"},

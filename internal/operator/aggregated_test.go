@@ -2,6 +2,7 @@ package operator
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,19 @@ func TestTheDifferenceBetweenTwoDefinitionsIsSpelledOut(t *testing.T) {
 	}
 	if !strings.HasPrefix(a.String(), "session over event_time: gap 30s; keys wiki string, user string; edits = count()") {
 		t.Error(a.String())
+	}
+	more := sessionStage(30 * time.Second)
+	more.Columns = append(slices.Clone(more.Columns), Aggregate{Name: "n", Function: Count})
+	redefined := sessionStage(30 * time.Second)
+	redefined.Columns = append([]Aggregate{{Name: "edits", Function: Count, Column: "user"}}, redefined.Columns[1:]...)
+	for _, c := range []struct {
+		what string
+		to   Aggregation
+		want bool
+	}{{"a column more", more, true}, {"a column under the same name", redefined, false}, {"other keys", other, false}} {
+		if got := Migrates(a, newAggregated(t, c.to).Definitions()[0]); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
 	}
 	short, long := parsedSessions(t).Definitions()[0], parsedSessions(t).Definitions()[0]
 	long.Settings = map[string]string{"delay": "1h"}

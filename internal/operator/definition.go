@@ -75,10 +75,38 @@ func orNone(s string) string {
 }
 
 // Migrates reports whether what was remembered under a can be read again under
-// b without a row being lost or counted twice: dropDuplicatesWithinWatermark
-// with another delay, since its table holds every id. Sessions and windows never:
-// what they have put out was grouped by the old rule, and rows of it would be in
-// groups by the new one again.
+// b without a row being lost or counted twice.
+//
+// Of dropDuplicatesWithinWatermark the delay may change, since its table holds
+// every id. Of sessions and windows the grouping never may: what they have put out
+// was grouped by the old rule, and rows of it would be in groups by the new one
+// again. What is computed of a group may: columns come, go, or get other names,
+// and the open groups are read again from the source. A column that is computed
+// in another way under the same name is another column.
 func Migrates(a, b Definition) bool {
-	return a.Kind == "dedup" && b.Kind == "dedup" && a.TimeColumn == b.TimeColumn && slices.Equal(a.Keys, b.Keys)
+	if a.Kind != b.Kind || a.TimeColumn != b.TimeColumn || !slices.Equal(a.Keys, b.Keys) {
+		return false
+	}
+	if a.Kind == "dedup" {
+		return true
+	}
+	if !maps.Equal(a.Settings, b.Settings) || len(a.Aggregates) == 0 || len(b.Aggregates) == 0 {
+		return false
+	}
+	was := map[string]string{}
+	for _, text := range a.Aggregates {
+		was[resultName(text)] = text
+	}
+	for _, text := range b.Aggregates {
+		if before, ok := was[resultName(text)]; ok && before != text {
+			return false
+		}
+	}
+	return true
+}
+
+// resultName is the column of an aggregate's text, "name = function(…)".
+func resultName(text string) string {
+	name, _, _ := strings.Cut(text, " = ")
+	return name
 }

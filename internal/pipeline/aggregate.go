@@ -37,6 +37,8 @@ type Aggregate struct {
 	Column   string `yaml:"column"`
 	// Limit is how many values collectSet keeps; 0 is its default.
 	Limit int `yaml:"limit" weir:"min=0,max=10000"`
+	// RenamedFrom is the name that the table's column had before.
+	RenamedFrom string `yaml:"renamedFrom" weir:"column"`
 }
 
 func init() {
@@ -84,7 +86,7 @@ func (a Aggregation) results(in []Column) []Column {
 	start, end := a.bounds()
 	out = append(out, Column{Name: start, Type: TypeTimestamptz, Required: true}, Column{Name: end, Type: TypeTimestamptz, Required: true})
 	for _, c := range a.Columns {
-		r := Column{Name: c.Name, Type: TypeLong}
+		r := Column{Name: c.Name, Type: TypeLong, RenamedFrom: c.RenamedFrom}
 		switch of, _ := columnOf(in, c.Column); c.Function {
 		case "count", "approxCountDistinct":
 			r.Required = true

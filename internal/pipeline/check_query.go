@@ -64,6 +64,7 @@ func (l *loader) checkQuery(p *Pipeline, i int) {
 	l.checkWatermark(q, key)
 	l.checkAggregate(q, key)
 	l.checkTo(p, q, key)
+	l.checkColumnsPast(q, key)
 	if q.DeadLetter != nil && sameTable(q.DeadLetter.Table, q.To.Table()) {
 		l.faultKey(key+".deadLetter.table", "deadLetter.table is the query's own table %q; dead letters need another", q.DeadLetter.Table)
 	}

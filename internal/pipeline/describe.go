@@ -227,7 +227,7 @@ var descriptions = map[string]string{
 	"DeltaSink.path":          "The table's folder, where it does not lie in the warehouse.",
 	"DeltaSink.partitionBy":   "Columns to partition it by when it is created. Delta has no transforms.",
 	"DeltaSink.properties":    "Table properties to create it with. `weir.*` is reserved, and so is a `delta.setTransactionRetentionDuration` under 30 days, which would let the table forget the query.",
-	"DeltaSink.mergeSchema":   "Add columns of the query that an existing table lacks.",
+	"DeltaSink.mergeSchema":   "Add columns of the query also to a table that the query has not written to yet. One that it has gets them in any case.",
 	"DeltaSink.appId":         "A transaction app id of your own, kept at the batch id as other Delta writers do. The query's own memory does not need it.",
 	"DeltaSink.onReusedAppId": "What to do where `appId` belongs to another lineage: `fail` (exit code 7), or `rebind` it to this query. Rows are never dropped for it.",
 

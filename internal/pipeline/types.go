@@ -213,6 +213,8 @@ type Column struct {
 	TimeFormat string `yaml:"timeFormat" weir:"enum=rfc3339|epochSeconds|epochMillis"`
 	// Required sends a row without the value to the dead-letter table.
 	Required bool `yaml:"required"`
+	// RenamedFrom is the name that the table's column had before.
+	RenamedFrom string `yaml:"renamedFrom" weir:"column"`
 }
 
 // The values of Column.Type.
@@ -320,6 +322,10 @@ type IcebergSink struct {
 	Table       string            `yaml:"table" weir:"required,table"`
 	PartitionBy []PartitionField  `yaml:"partitionBy"`
 	Properties  map[string]string `yaml:"properties"`
+	// DropColumns and KeepColumns are columns that the query wrote before: those
+	// go, these stay and get nulls.
+	DropColumns []string `yaml:"dropColumns" weir:"min=1"`
+	KeepColumns []string `yaml:"keepColumns" weir:"min=1"`
 	// Mode is append or upsert; the rest is for upsert, see Upsert.
 	Mode            string        `yaml:"mode" weir:"enum=append|upsert"`
 	Keys            []string      `yaml:"keys" weir:"min=1"`
@@ -339,8 +345,10 @@ type DeltaSink struct {
 	// PartitionBy are columns: Delta has no transforms.
 	PartitionBy []PartitionField  `yaml:"partitionBy"`
 	Properties  map[string]string `yaml:"properties"`
-	// MergeSchema adds columns that an existing table lacks.
+	// MergeSchema adds columns also to a table that the query has not written to.
 	MergeSchema bool `yaml:"mergeSchema"`
+	// KeepColumns are columns that the query wrote before: they stay and get nulls.
+	KeepColumns []string `yaml:"keepColumns" weir:"min=1"`
 	// AppID is a transaction app id of the user's own; empty for none.
 	AppID string `yaml:"appId"`
 	// OnReusedAppID says what happens where AppID belongs to another lineage.

@@ -246,8 +246,8 @@ func (r *reader) selected(snap *table.Snapshot) []string {
 	}
 	var out []string
 	for _, c := range r.cols {
-		if _, ok := sc.FindFieldByName(c.field.Name); ok {
-			out = append(out, c.field.Name)
+		if f, ok := sc.FindFieldByID(c.id); ok {
+			out = append(out, f.Name)
 		}
 	}
 	return out

@@ -46,6 +46,9 @@ type Request struct {
 	// Place says where in the rows their place in Kafka stands; zero is where
 	// batch.KafkaSchema has it.
 	Place Place
+	// Renamed gives, by the name of a column of the schema, the one that it has in
+	// a table in which it has not been renamed yet.
+	Renamed map[string]string
 	// Columns to emit, of the schema; all of them where empty.
 	Columns []string
 	// Parallel is how many row groups are decoded at once; 0 for the default.
@@ -184,7 +187,7 @@ func newReader(ctx context.Context, req Request) (*reader, error) {
 			return 0, fmt.Errorf("scan: %q is not a column of the rows", n)
 		}
 		c := column{field: r.req.Schema.Field(at[0])}
-		if f, ok := req.Table.Schema().FindFieldByName(n); ok {
+		if f, ok := req.Table.Schema().FindFieldByName(NameIn(req.Table, n, req.Renamed)); ok {
 			c.id = f.ID
 		} else if !c.field.Nullable {
 			return 0, failure.New(failure.SchemaConflict, "table %s has no column %q", name(req.Table), n).
@@ -223,6 +226,18 @@ func newReader(ctx context.Context, req Request) (*reader, error) {
 	}
 	r.sc, r.out = arrow.NewSchema(all, nil), arrow.NewSchema(outFields, nil)
 	return r, nil
+}
+
+// NameIn is the name of a column in a table in which it may not have been
+// renamed yet.
+func NameIn(t *table.Table, name string, renamed map[string]string) string {
+	if _, ok := t.Schema().FindFieldByName(name); ok {
+		return name
+	}
+	if before, ok := renamed[name]; ok {
+		return before
+	}
+	return name
 }
 
 // wanted are the ranges by partition.

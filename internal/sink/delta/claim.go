@@ -3,6 +3,7 @@ package delta
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/failure"
@@ -90,7 +91,7 @@ func (c *claiming) build(ctx context.Context, snap *delta.Snapshot) ([]delta.Act
 	if c.head == nil || c.head.Version != snap.Version || c.head.Metadata.ID != snap.Metadata.ID {
 		return nil, errMoved
 	}
-	shape, err := c.shape(snap)
+	shape, err := c.s.evolve(snap, markers[c.m.QueryName] != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -99,24 +100,16 @@ func (c *claiming) build(ctx context.Context, snap *delta.Snapshot) ([]delta.Act
 
 func (c *claiming) create(ctx context.Context, snap *delta.Snapshot) ([]delta.Action, error) {
 	o := c.s.opts
-	shape, err := c.s.table.CreateActions(o.Arrow, delta.CreateOptions{Name: o.Table, PartitionColumns: o.PartitionColumns, Configuration: o.Properties})
+	properties := maps.Clone(o.Properties)
+	if properties == nil {
+		properties = map[string]string{}
+	}
+	properties[c.s.columnsKey()] = c.s.written()
+	shape, err := c.s.table.CreateActions(o.Arrow, delta.CreateOptions{Name: o.Table, PartitionColumns: o.PartitionColumns, Configuration: properties})
 	if err != nil {
 		return nil, err
 	}
 	return c.finish(ctx, snap, nil, shape)
-}
-
-// shape checks that the rows fit into the table, or adds the columns that it
-// lacks.
-func (c *claiming) shape(snap *delta.Snapshot) ([]delta.Action, error) {
-	if !c.s.opts.AddColumns {
-		return nil, c.s.table.Fits(snap, c.s.opts.Arrow)
-	}
-	change, err := c.s.table.Evolve(snap, c.s.opts.Arrow)
-	if err != nil || change == nil {
-		return nil, err
-	}
-	return []delta.Action{*change}, nil
 }
 
 func (c *claiming) finish(ctx context.Context, snap *delta.Snapshot, markers map[string]*marker.Marker, shape []delta.Action) ([]delta.Action, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
@@ -87,9 +88,12 @@ type Options struct {
 	// Upsert, where set, merges the rows by key in place of appending them. The
 	// records of a stage then have its DeleteColumn after the columns of Arrow.
 	Upsert *upsert.Spec
-	// AddColumns lets a claim add columns of Arrow that an existing table lacks;
-	// they must be allowed to be null.
+	// AddColumns lets a claim add columns of Arrow also to a table that the query
+	// has not written to; they must be allowed to be null.
 	AddColumns bool
+	// Evolution is what the user declares of the columns' past; nil where the
+	// program itself has the columns. Delta columns have no ids: none is renamed.
+	Evolution *column.Evolution
 	// AppID, if set, is a transaction app id of the user's own, kept at the batch
 	// id as other Delta writers do. It is bound to the query id; OnReusedAppID
 	// says what happens where it belongs to another lineage.

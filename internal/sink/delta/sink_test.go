@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
@@ -329,18 +330,52 @@ func TestTableThatForgotTheQueryIsNotFresh(t *testing.T) {
 	}
 }
 
-func TestNewColumnsAreAddedByTheClaimThatAllowsIt(t *testing.T) {
+func TestAQueryAddsItsNewColumnsToItsOwnTableAndOnlyWhereToldToAnothers(t *testing.T) {
 	f := newFolder(t)
 	mustBegin(t, f.options(t, "edits", f.storage(t))).batch(4)
-	o := f.options(t, "edits", f.storage(t))
-	o.Arrow = arrow.NewSchema(append(append([]arrow.Field{}, arrowSchema.Fields()...), arrow.Field{Name: "note", Type: arrow.BinaryTypes.String, Nullable: true}), nil)
+	wider := arrow.NewSchema(append(append([]arrow.Field{}, arrowSchema.Fields()...), arrow.Field{Name: "note", Type: arrow.BinaryTypes.String, Nullable: true}), nil)
+	o := f.options(t, "others", f.storage(t))
+	o.Arrow = wider
 	if _, err := begin(t, o, nil); !failure.Is(err, failure.SchemaConflict) {
-		t.Fatalf("%v", err)
+		t.Fatalf("a query that has not written to the table: %v", err)
 	}
-	o.AddColumns = true
+	o = f.options(t, "edits", f.storage(t))
+	o.Arrow = wider
 	mustBegin(t, o).batch(4) // rows without the new column
 	_, s := f.head(t)
 	if s.Schema.NumFields() != 4 || len(f.ids(t)) != 8 {
+		t.Fatalf("%v", s.Schema)
+	}
+}
+
+func TestADeltaColumnThatIsNotDeclaredAnyMoreStopsTheClaimUnlessItIsKept(t *testing.T) {
+	f := newFolder(t)
+	o := f.options(t, "edits", f.storage(t))
+	o.Evolution = &column.Evolution{}
+	note := arrow.Field{Name: "note", Type: arrow.BinaryTypes.String, Nullable: true}
+	o.Arrow = arrow.NewSchema(append(append([]arrow.Field{}, arrowSchema.Fields()...), note), nil)
+	mustBegin(t, o).batch(4)
+	for _, c := range []struct {
+		what   string
+		fields []arrow.Field
+		want   string
+	}{
+		{"gone", nil, `"note": the query wrote it (string)`},
+		{"another type", []arrow.Field{{Name: "note", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, "the query writes long, the table has string"},
+		{"required", []arrow.Field{note, {Name: "more", Type: arrow.PrimitiveTypes.Int64}}, "required long"},
+		{"another case", []arrow.Field{note, {Name: "ID", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, "does not tell names apart by case"},
+	} {
+		o := f.options(t, "edits", f.storage(t))
+		o.Evolution = &column.Evolution{}
+		o.Arrow = arrow.NewSchema(append(append([]arrow.Field{}, arrowSchema.Fields()...), c.fields...), nil)
+		if _, err := begin(t, o, nil); !failure.Is(err, failure.SchemaConflict) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	o = f.options(t, "edits", f.storage(t))
+	o.Evolution = &column.Evolution{Keep: []string{"note"}}
+	mustBegin(t, o).batch(4)
+	if _, s := f.head(t); s.Schema.NumFields() != 4 || len(f.ids(t)) != 8 {
 		t.Fatalf("%v", s.Schema)
 	}
 }

@@ -29,7 +29,7 @@ func (s *Sink) Claim(ctx context.Context, want sink.Facts, m *marker.Marker) (si
 	defer cancel()
 	var last error
 	for n := 1; n <= s.opts.Limits.Errors; n++ {
-		ch, _, err := s.change(t, m, nil)
+		ch, err := s.claimChange(t, want, m)
 		if err != nil {
 			return sink.Permit{}, false, err
 		}
@@ -65,6 +65,21 @@ func (s *Sink) Claim(ctx context.Context, want sink.Facts, m *marker.Marker) (si
 		WithHint("start again when the catalog answers; the next start finds out what happened")
 }
 
+// claimChange is the claim on the head of t: the marker, and what the query's
+// columns ask of the table's. One commit makes both, so that no crash parts them.
+func (s *Sink) claimChange(t *table.Table, want sink.Facts, m *marker.Marker) (lake.Change, error) {
+	columns, err := s.evolve(t, want)
+	if err != nil {
+		return lake.Change{}, err
+	}
+	ch, _, err := s.change(t, m, nil)
+	if err != nil {
+		return ch, err
+	}
+	ch.Schema, ch.Derived = columns, s.written
+	return ch, nil
+}
+
 // claimBase gives the table as want saw it, making it where want saw none.
 func (s *Sink) claimBase(ctx context.Context, want sink.Facts) (_ *table.Table, moved bool, _ error) {
 	if want.Exists {
@@ -72,7 +87,7 @@ func (s *Sink) claimBase(ctx context.Context, want sink.Facts) (_ *table.Table, 
 		if !ok {
 			return nil, false, errors.New("facts of another sink")
 		}
-		return t, false, lake.CheckSchema(s.opts.Table, t.Schema(), s.opts.Schema)
+		return t, false, nil
 	}
 	t, err := s.opts.Catalog.EnsureTable(ctx, s.opts.Table, s.opts.Schema, s.opts.Partition, s.opts.Properties)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/maintain"
@@ -79,12 +80,16 @@ type Options struct {
 	// records of a stage then have its DeleteColumn after the columns of Arrow.
 	Upsert *upsert.Spec
 	// Schema and Partition are those of the table, where this sink makes it. An
-	// existing table keeps its own partition spec.
+	// existing table keeps its own partition spec; its columns follow those of
+	// Schema where the query has written to it before, see Evolution.
 	Schema     *iceberg.Schema
 	Partition  iceberg.PartitionSpec
 	Properties map[string]string
-	Clock      clock.Clock
-	Limits     Limits
+	// Evolution is what the user declares of the columns' past; nil where the
+	// program itself has the columns.
+	Evolution *column.Evolution
+	Clock     clock.Clock
+	Limits    Limits
 	// Parallel and TargetBytes go to the data file writer; 0 means its default.
 	Parallel    int
 	TargetBytes int64

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/datafile"
+	"github.com/weirlake/weir/internal/lake/scan"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/upsert"
@@ -53,11 +55,7 @@ func (s *Sink) stageChanges(ctx context.Context, t *table.Table, batchID int64, 
 	if err != nil {
 		return nil, fmt.Errorf("stage batch %d of table %s: %w", batchID, s.Name(), err)
 	}
-	sc := s.opts.Arrow
-	if c := s.opts.Upsert.DeleteColumn; c != "" {
-		sc = arrow.NewSchema(append(sc.Fields(), arrow.Field{Name: c, Type: arrow.FixedWidthTypes.Boolean}), nil)
-	}
-	return &changeStage{s: s, path: path, attempt: attempt, out: out, w: upsert.NewStageWriter(out, sc)}, nil
+	return &changeStage{s: s, path: path, attempt: attempt, out: out, w: upsert.NewStageWriter(out, s.changeSchema())}, nil
 }
 
 // Write implements sink.Stage.
@@ -127,9 +125,53 @@ func (s *Sink) changesOf(ctx context.Context, staged sink.Staged) ([]arrow.Recor
 		if err := errors.Join(err, in.Close()); err != nil {
 			return nil, fmt.Errorf("%s of table %s: %w", f.Path, s.Name(), err)
 		}
-		out = append(out, records...)
+		for _, r := range records {
+			now, err := s.underNow(ctx, r)
+			r.Release()
+			if err != nil {
+				return nil, fmt.Errorf("%s of table %s: %w", f.Path, s.Name(), err)
+			}
+			out = append(out, now)
+		}
 	}
 	return out, nil
+}
+
+// underNow gives changes that were staged under an earlier definition of the
+// query the names and types of now. Columns that they lack are null when they are
+// written; those that are gone since are left out.
+func (s *Sink) underNow(ctx context.Context, rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+	var fields []arrow.Field
+	var cols []arrow.Array
+	defer func() {
+		for _, c := range cols {
+			c.Release()
+		}
+	}()
+	for _, f := range s.changeSchema().Fields() {
+		at := rec.Schema().FieldIndices(f.Name)
+		if len(at) == 0 && s.opts.Evolution != nil {
+			at = rec.Schema().FieldIndices(s.opts.Evolution.Renamed[f.Name])
+		}
+		if len(at) == 0 {
+			continue
+		}
+		c, err := scan.Cast(ctx, rec.Column(at[0]), f.Type)
+		if err != nil {
+			return nil, fmt.Errorf("column %q: %w", f.Name, err)
+		}
+		fields, cols = append(fields, f), append(cols, c)
+	}
+	return array.NewRecordBatch(arrow.NewSchema(fields, nil), cols, rec.NumRows()), nil
+}
+
+// changeSchema is the shape of staged changes.
+func (s *Sink) changeSchema() *arrow.Schema {
+	c := s.opts.Upsert.DeleteColumn
+	if c == "" {
+		return s.opts.Arrow
+	}
+	return arrow.NewSchema(append(s.opts.Arrow.Fields(), arrow.Field{Name: c, Type: arrow.FixedWidthTypes.Boolean}), nil)
 }
 
 // dropChanges removes what is merged. What a crash leaves is an orphan as any

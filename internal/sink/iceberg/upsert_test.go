@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/datafile"
 	"github.com/weirlake/weir/internal/sink/iceberg"
@@ -206,4 +208,65 @@ func (l merged) paths(t *testing.T) map[string]bool {
 		out[task.File.FilePath()] = true
 	}
 	return out
+}
+
+// Changes that a process staged before its file was changed are committed by the
+// one that runs the new file.
+func TestChangesStagedUnderTheOldColumnsAreMergedUnderTheNewOnes(t *testing.T) {
+	l := merged{lakeStore{dir: t.TempDir()}}
+	open := func(fields []arrow.Field, e *column.Evolution) *iceberg.Sink {
+		schema, err := table.ArrowSchemaToIcebergWithFreshIDs(arrow.NewSchema(fields, nil), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := iceberg.New(iceberg.Options{Catalog: l.catalog(t), Table: l.ident(), Query: "q", Arrow: arrow.NewSchema(fields, nil), Schema: schema,
+			Partition: *icelib.UnpartitionedSpec, Clock: clock.System{}, Evolution: e, Upsert: &upsert.Spec{Keys: []string{"id"}, DeleteColumn: "gone"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old := []arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "n", Type: arrow.PrimitiveTypes.Int32, Nullable: true}, {Name: "user", Type: arrow.BinaryTypes.String, Nullable: true}}
+	r, err := start(open(old, &column.Evolution{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := r.s.Stage(t.Context(), 0, "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(append(slices.Clone(old), arrow.Field{Name: "gone", Type: arrow.FixedWidthTypes.Boolean}), nil))
+	b.Field(0).(*array.Int64Builder).Append(7)
+	b.Field(1).(*array.Int32Builder).Append(11)
+	b.Field(2).(*array.StringBuilder).Append("ada")
+	b.Field(3).(*array.BooleanBuilder).Append(false)
+	if err := st.Write(b.NewRecordBatch()); err != nil {
+		t.Fatal(err)
+	}
+	staged, err := st.Close(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := []arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "n", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "editor", Type: arrow.BinaryTypes.String, Nullable: true}, {Name: "note", Type: arrow.BinaryTypes.String, Nullable: true}}
+	if r, err = start(open(now, &column.Evolution{Renamed: map[string]string{"editor": "user"}})); err != nil {
+		t.Fatal(err)
+	}
+	m := *r.cur
+	m.Claim, m.BatchID, m.Attempt, m.PlanHash, m.Position = false, 0, "first", "plan", kafkaAt(1)
+	staged.Handle = nil // another process's
+	if _, err := r.s.Commit(t.Context(), r.permit, r.cur, staged, &m); err != nil {
+		t.Fatal(err)
+	}
+	rows := l.rows(t)
+	defer rows.Release()
+	tr := array.NewTableReader(rows, 0)
+	defer tr.Release()
+	if !tr.Next() {
+		t.Fatal("no row")
+	}
+	rec := tr.RecordBatch()
+	if n, editor := rec.Column(1).(*array.Int64).Value(0), rec.Column(2).(*array.String).Value(0); n != 11 || editor != "ada" || rec.Column(3).NullN() != 1 {
+		t.Fatalf("%v", rec)
+	}
 }

@@ -149,7 +149,7 @@ func (s *Source) rows(ctx context.Context, t *table.Table, start, end batch.Posi
 	}
 	req := scan.Request{Table: t, SnapshotID: pin, Since: start.Table.SnapshotID, Want: ranges, Columns: columns, Parallel: s.cfg.Parallel}
 	if s.cfg.Rows != nil {
-		req.Schema, req.Place = s.schema, c.place
+		req.Schema, req.Place, req.Renamed = s.schema, c.place, s.cfg.Rows.Renamed
 	}
 	_, err = scan.Range(ctx, req, c.take)
 	if err != nil && failure.ClassOf(err) == failure.Runtime {
@@ -160,7 +160,8 @@ func (s *Source) rows(ctx context.Context, t *table.Table, start, end batch.Posi
 
 // pin is the oldest snapshot that has everything before end, so that a backlog
 // is not read through the history of the whole table; never one from before an
-// overwrite, because rows that were deleted since must stay deleted.
+// overwrite, because rows that were deleted since must stay deleted, nor one from
+// before a change of the columns, because it is read under the names of its time.
 func (s *Source) pin(t *table.Table, end *batch.KafkaPosition) (int64, error) {
 	snap := t.CurrentSnapshot()
 	if snap == nil {
@@ -172,7 +173,7 @@ func (s *Source) pin(t *table.Table, end *batch.KafkaPosition) (int64, error) {
 			return pin, nil
 		}
 		parent := t.SnapshotByID(*snap.ParentSnapshotID)
-		if parent == nil || parent.SequenceNumber >= snap.SequenceNumber {
+		if parent == nil || parent.SequenceNumber >= snap.SequenceNumber || !sameColumns(snap, parent) {
 			return pin, nil
 		}
 		v, err := s.seen.of(parent)
@@ -187,6 +188,10 @@ func (s *Source) pin(t *table.Table, end *batch.KafkaPosition) (int64, error) {
 		}
 		snap = parent
 	}
+}
+
+func sameColumns(a, b *table.Snapshot) bool {
+	return a.SchemaID == nil || b.SchemaID == nil || *a.SchemaID == *b.SchemaID
 }
 
 // settle checks the rows against the upstream's counts and fills in end.

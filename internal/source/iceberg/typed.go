@@ -34,6 +34,9 @@ type Rows struct {
 	// Partition and Offset name the columns; Topic may be empty where all rows
 	// are of one topic.
 	Topic, Partition, Offset string
+	// Renamed gives, by a column's name in Schema, the one that it has in the
+	// table until the query that writes it has renamed it there.
+	Renamed map[string]string
 }
 
 // check names what is wrong with the description.
@@ -267,8 +270,13 @@ func (s *Source) Rescan(ctx context.Context, start *batch.KafkaPosition, end bat
 	if err != nil {
 		return err
 	}
-	p := &picker{place: place, start: start, end: end.Table.Upstream, columns: columns, schema: s.schema}
-	opts := []table.ScanOption{table.WithSnapshotID(pin), table.WithSelectedFields(p.read()...)}
+	p := &picker{place: place, start: start, end: end.Table.Upstream, columns: columns, schema: s.schema,
+		nameIn: func(n string) string { return scan.NameIn(t, n, s.cfg.Rows.Renamed) }}
+	var selected []string
+	for _, n := range p.read() {
+		selected = append(selected, p.nameIn(n))
+	}
+	opts := []table.ScanOption{table.WithSnapshotID(pin), table.WithSelectedFields(selected...)}
 	if minMicros > marker.MinTime {
 		opts = append(opts, table.WithRowFilter(iceberg.GreaterThanEqual(iceberg.Reference(timeColumn), iceberg.Timestamp(minMicros))))
 	}
@@ -294,6 +302,7 @@ type picker struct {
 	end     *batch.KafkaPosition
 	columns []string
 	schema  *arrow.Schema
+	nameIn  func(name string) string // in the table
 }
 
 // read are the columns to read: the wanted ones and the place.
@@ -316,7 +325,7 @@ func (p *picker) pick(ctx context.Context, rec arrow.RecordBatch, emit func(arro
 		}
 	}()
 	for _, n := range p.read() {
-		at, f := rec.Schema().FieldIndices(n), p.schema.FieldIndices(n)
+		at, f := rec.Schema().FieldIndices(p.nameIn(n)), p.schema.FieldIndices(n)
 		if len(at) != 1 || len(f) != 1 {
 			return fmt.Errorf("column %q is missing", n)
 		}
