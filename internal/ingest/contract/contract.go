@@ -105,27 +105,34 @@ type Contract struct {
 
 // Compile makes a contract. What is wrong with it is a failure.Config.
 func Compile(o Options) (*Contract, error) {
-	var raw []byte
-	base := "weir:///contract.json"
-	switch o.Schema {
-	case "":
-		raw = []byte(`{"type":"object"}`)
-	case Wikimedia:
-		raw = recentchange
-	default:
-		var err error
-		if raw, err = os.ReadFile(o.Schema); err != nil {
-			return nil, failure.Wrap(failure.Config, err, "contract.schema %s cannot be read", o.Schema).
-				WithHint("give the path of a JSON Schema file or %s", Wikimedia)
-		}
-		abs, err := filepath.Abs(o.Schema)
-		if err != nil {
-			return nil, failure.Wrap(failure.Config, err, "contract.schema %s", o.Schema)
-		}
-		base = "file://" + filepath.ToSlash(abs)
+	raw, base, err := o.read()
+	if err != nil {
+		return nil, err
 	}
 	return compileBytes(raw, base, o)
 }
+
+// read gives the schema's text and the URL that it is known by.
+func (o Options) read() (raw []byte, base string, err error) {
+	switch o.Schema {
+	case "":
+		return []byte(`{"type":"object"}`), inlineURL, nil
+	case Wikimedia:
+		return recentchange, inlineURL, nil
+	}
+	if raw, err = os.ReadFile(o.Schema); err != nil {
+		return nil, "", failure.Wrap(failure.Config, err, "contract.schema %s cannot be read", o.Schema).
+			WithHint("give the path of a JSON Schema file or %s", Wikimedia)
+	}
+	abs, err := filepath.Abs(o.Schema)
+	if err != nil {
+		return nil, "", failure.Wrap(failure.Config, err, "contract.schema %s", o.Schema)
+	}
+	return raw, "file://" + filepath.ToSlash(abs), nil
+}
+
+// inlineURL is that of a schema that is in no file.
+const inlineURL = "weir:///contract.json"
 
 func compileBytes(raw []byte, base string, o Options) (*Contract, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
