@@ -134,7 +134,7 @@ func TestProveKillsAtNamedStepsAndLosesTheCheckpoint(t *testing.T) {
 	}
 }
 
-func TestProveKillsDeliveriesOutside(t *testing.T) {
-	names := []string{"outside-file-publish.file", "outside-http-deliver.chunk", "outside-exec-commit.swapped"}
+func TestProveKillsDeliveriesOutsideAndIntoDelta(t *testing.T) {
+	names := []string{"outside-file-publish.file", "outside-http-deliver.chunk", "outside-exec-commit.swapped", "delta-landing-commit.swapped", "upsert-delta-commit.swapped"}
 	prove(t, 0, append([]string{"--embedded-only"}, names...)...).proved(t, names...)
 }

@@ -41,6 +41,7 @@ against what Kafka itself holds, with readers that share no code with the engine
   weir prove --pipeline FILE   a pipeline of your own, on an isolated copy of its newest records
   weir prove foreachbatch      the traps of foreachBatch, and how they are shut
   weir prove outside           Postgres, Kafka, Cassandra, files, an HTTP API, a program
+  weir prove delta upsert      Delta tables; a change stream merged by key
   weir prove all --resume      every scenario; a run that was interrupted goes on
 
 NAME is a scenario, a group or a pattern; none, or "all", runs all of them. An outcome is

@@ -153,34 +153,54 @@ func countDelta(ctx context.Context, e *Env) error {
 		}
 	}
 	e.observed["rows"], e.observed["distinct_ids"] = rows, int64(len(distinct))
-	script := filepath.Join(e.o.Readers, "count_delta.py")
+	return e.deltaRS(ctx, map[string]string{"rows": e.path("table")})
+}
+
+// deltaRS lets delta-rs count the rows of tables, where there is one; folders
+// are by the keys that the built-in reader's figures have.
+func (e *Env) deltaRS(ctx context.Context, folders map[string]string) error {
+	script := filepath.Join(e.o.Readers, "digest_delta.py")
 	if _, err := os.Stat(script); err != nil || !e.o.foreignReaders() {
 		return nil //nolint:nilerr // without the readers there is nothing to compare with
 	}
-	cmd := exec.CommandContext(ctx, e.o.Python, script, "--table", e.path("table"))
+	args := []string{script}
+	for _, folder := range folders {
+		args = append(args, "--table", folder)
+	}
+	cmd := exec.CommandContext(ctx, e.o.Python, args...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", script, err, bytes.TrimSpace(errs.Bytes()))
 	}
-	var got struct {
-		Rows int64 `json:"rows"`
-	}
+	got := map[string]struct{ Rows int64 }{}
 	if err := json.Unmarshal(out, &got); err != nil {
 		return fmt.Errorf("%s: %w", script, err)
 	}
-	e.observed["delta_rs_rows"] = got.Rows
+	for key, folder := range folders {
+		e.observed[deltaRSPrefix+key] = got[folder].Rows
+	}
 	return nil
+}
+
+// deltaRSPrefix is that of the figures that delta-rs counts.
+const deltaRSPrefix = "delta_rs_"
+
+// deltaRSChecks are what delta-rs must have counted, where it did.
+func (e *Env) deltaRSChecks(checks ...Check) (out []Check) {
+	for _, c := range checks {
+		if _, counted := e.observed[deltaRSPrefix+c.Key]; counted {
+			out = append(out, Check{deltaRSPrefix + c.Key, "delta-rs: " + c.Text, c.Want})
+		}
+	}
+	return out
 }
 
 // rowChecks are what the table must hold at the end.
 func rowChecks(e *Env, rows, distinct int64) []Check {
-	out := []Check{{"rows", "rows in the Delta table", rows}, {"distinct_ids", "distinct ids", distinct}}
-	if _, ok := e.observed["delta_rs_rows"]; ok {
-		out = append(out, Check{"delta_rs_rows", "rows, counted by delta-rs", rows})
-	}
-	return out
+	all := Check{"rows", "rows in the Delta table", rows}
+	return append([]Check{all, {"distinct_ids", "distinct ids", distinct}}, e.deltaRSChecks(all)...)
 }
 
 func batchMissed(e *Env) string {
