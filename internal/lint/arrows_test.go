@@ -92,10 +92,11 @@ var allowed = map[string][]string{
 	"schedule":  {"failure", "fault", "clock", "lake", "opstable"},
 	"check":     {"failure", "clock", "lake", "lake/scan", "opstable", "batch", "duck", "gold", "pipeline"},
 	// Helpers of tests.
-	"conformance": {},
-	"kafkatest":   {"failure", "clock"},
-	"s3test":      {"clock"},
-	"lint":        {},
+	"conformance":   {},
+	"kafkatest":     {"failure", "clock"},
+	"cassandratest": {},
+	"s3test":        {"clock"},
+	"lint":          {},
 	// What a release is made of; its test is the licence check.
 	"release": {},
 	// The engine in a simulated world, and the protocol with one rule broken:

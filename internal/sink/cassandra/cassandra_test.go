@@ -1,13 +1,7 @@
 package cassandra
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,84 +11,11 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/weirlake/weir/internal/cassandratest"
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/sink"
 	"github.com/weirlake/weir/internal/sink/sinktest"
 )
-
-// node is a real Cassandra that the project's own script runs.
-type node struct {
-	t    *testing.T
-	dir  string
-	port int
-}
-
-func (n *node) run(verb string) ([]byte, error) {
-	_, file, _, _ := runtime.Caller(0)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	return exec.CommandContext(ctx, filepath.Join(filepath.Dir(file), "..", "..", "..", "scripts", "cassandra.sh"), verb, n.dir, fmt.Sprint(n.port)).CombinedOutput()
-}
-
-func (n *node) must(verb string) {
-	n.t.Helper()
-	out, err := n.run(verb)
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 5 {
-		n.t.Skipf("needs a real Cassandra: %s", out)
-	}
-	if err != nil {
-		n.t.Fatalf("cassandra.sh %s: %v\n%s", verb, err, out)
-	}
-}
-
-// startNode starts a node and stops it when the test ends.
-func startNode(t *testing.T) *node {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real Cassandra: skipped under -short")
-	}
-	if _, err := exec.LookPath("java"); err != nil {
-		t.Skip("needs a real Cassandra, and java is missing")
-	}
-	n := &node{t: t, dir: t.TempDir()}
-	for n.port == 0 {
-		a, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := a.Addr().(*net.TCPAddr).Port
-		if b, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+1)); err == nil {
-			_ = b.Close()
-			n.port = port
-		}
-		_ = a.Close()
-	}
-	t.Cleanup(func() { _, _ = n.run("kill") })
-	n.must("start")
-	return n
-}
-
-func (n *node) host() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
-
-func (n *node) session(t *testing.T) *gocql.Session {
-	t.Helper()
-	c := gocql.NewCluster(n.host())
-	c.Timeout, c.ConnectTimeout = time.Minute, time.Minute
-	s, err := c.CreateSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-func keyspace(t *testing.T, s *gocql.Session, name string) {
-	t.Helper()
-	if err := s.Query("CREATE KEYSPACE " + name + " WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}").Exec(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 var idSchema = arrow.NewSchema([]arrow.Field{
 	{Name: "id", Type: arrow.PrimitiveTypes.Int64},
@@ -130,9 +51,9 @@ func ids(t *testing.T, s *gocql.Session, table string) (out []int64) {
 	return out
 }
 
-func open(t *testing.T, n *node, space, query string, policy sink.OnRejected) *Sink {
+func open(t *testing.T, n *cassandratest.Node, space, query string, policy sink.OnRejected) *Sink {
 	t.Helper()
-	s, err := New(Options{Hosts: []string{n.host()}, Keyspace: space, Table: "edits", Query: query, Arrow: idSchema, Keys: []string{"id"},
+	s, err := New(Options{Hosts: []string{n.Host()}, Keyspace: space, Table: "edits", Query: query, Arrow: idSchema, Keys: []string{"id"},
 		OnRejected: policy, Clock: clock.System{}, Limits: Limits{BackoffMin: time.Millisecond, RequestTimeout: time.Minute, Concurrency: 8}})
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +63,13 @@ func open(t *testing.T, n *node, space, query string, policy sink.OnRejected) *S
 }
 
 func TestConformanceOnApacheCassandra(t *testing.T) {
-	n := startNode(t)
-	session := n.session(t)
+	n := cassandratest.Start(t)
+	session := n.Session()
 	count := 0
 	sinktest.RunExternal(t, func(t *testing.T) sinktest.External {
 		count++
 		space := fmt.Sprintf("ks%d", count)
-		keyspace(t, session, space)
+		n.NewKeyspace(session, space)
 		var sinks []*Sink
 		with := func(t *testing.T, query string, policy sink.OnRejected) sinktest.Opened {
 			s := open(t, n, space, query, policy)
