@@ -213,13 +213,7 @@ func longTable(t *testing.T, dir string) {
 	table := delta.Open(store, delta.Options{Clock: clock.System{}, Engine: "weir", Warn: func(err error) { t.Error(err) }})
 	for n := range int64(500) {
 		if n == 485 {
-			months := time.Now().Add(-40 * 24 * time.Hour)
-			logs, _ := filepath.Glob(filepath.Join(dir, "_delta_log", "*"))
-			for _, name := range logs {
-				if err := os.Chtimes(name, months, months); err != nil {
-					t.Fatal(err)
-				}
-			}
+			age(t, dir)
 		}
 		rec := eventRows(0, n, 1)
 		_, err := delta.Append(ctx, table, []arrow.RecordBatch{rec}, delta.AppendOptions{TxnAppID: "long", TxnVersion: n, Create: &delta.CreateOptions{}})
@@ -297,11 +291,83 @@ func TestDeltaRSAndSparkReadTheSameRowsOfEveryTable(t *testing.T) {
 	l.run(exitOK)
 	l.deltaExact()
 	warehouse := filepath.Join(l.dir, "warehouse")
+	merged := mergedTables(t)
 	sameForSpark(t, py, jars, map[string]string{
+		"merged": filepath.Join(merged, "accounts_delta"), "dead letters of the merge": filepath.Join(merged, "..", "ops", "dead_delta"),
 		"500 commits": long, "raced": races,
 		"landing": filepath.Join(warehouse, "landing", "events"), "edits": filepath.Join(warehouse, "silver", "edits"),
 		"dead letters": filepath.Join(warehouse, "silver", "dead"),
 	})
+}
+
+// mergedTables gives the folder of a table that a change stream is merged into,
+// killed at every step, optimized and vacuumed in between, and whose log before
+// the newest checkpoint has been cleaned up.
+func mergedTables(t *testing.T) string {
+	t.Helper()
+	b := newBank(t, 23)
+	b.changes(300)
+	dir := filepath.Join(b.dir, "warehouse", "bank")
+	kills := func(steps ...string) {
+		for _, step := range steps {
+			b.crash("delta/"+step, "--query", "delta")
+			b.changes(80)
+		}
+		b.run(exitOK, "--query", "delta")
+	}
+	care := func(args ...string) {
+		if out, errs, code := weir(t, nil, append([]string{"delta"}, args...)...); code != exitOK || strings.Contains(out, ": 0 files") {
+			t.Fatalf("weir delta %v: exit %d, %s\n%s", args, code, out, tail(errs))
+		}
+	}
+	// inserts are of so many keys that a batch of them leaves all files as they are.
+	inserts := func() {
+		hot := b.keys
+		b.keys = 1_000_000
+		for range 3 {
+			b.changes(80)
+			b.run(exitOK, "--query", "delta")
+		}
+		b.keys = hot
+	}
+	kills("claim.before:1", "claim.done:1", "stage.file:1", "stage.state:1", "commit.side:1", "commit.before:2")
+	inserts()
+	care("optimize", b.file, "bank.accounts_delta")
+	b.changes(200)
+	kills("commit.metadata:2")
+	// Nobody reads an older version: what was replaced may go at once.
+	care("vacuum", b.file, "bank.accounts_delta", "--retention", "1ns", "--force")
+	age(t, filepath.Join(dir, "accounts_delta"))
+	b.changes(200)
+	kills("commit.swapped:1", "done.written:1", "plan.written:1", "report.done:1")
+	for range 12 { // versions, up to the next checkpoint of the log
+		b.changes(20)
+		b.run(exitOK, "--query", "delta")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "accounts_delta", "_delta_log", "00000000000000000000.json")); err == nil {
+		t.Fatal("the log from before its checkpoint is still there")
+	}
+	inserts()
+	care("optimize", b.file, "bank.accounts_delta")
+	b.changes(50)
+	b.run(exitOK)
+	b.exact()
+	return dir
+}
+
+// age lets everything in a table's log outlive its retention.
+func age(t *testing.T, dir string) {
+	t.Helper()
+	months := time.Now().Add(-40 * 24 * time.Hour)
+	logs, err := filepath.Glob(filepath.Join(dir, "_delta_log", "*"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("no log in %s: %v", dir, err)
+	}
+	for _, name := range logs {
+		if err := os.Chtimes(name, months, months); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // deltaCrashPoints are all steps that each of the two queries over Delta tables
