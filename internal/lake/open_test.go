@@ -196,39 +196,6 @@ func restAt(url string) lake.Config {
 	return lake.Config{Type: lake.TypeREST, URI: url, REST: lake.REST{Credential: "weir:hunter2"}}
 }
 
-// answering serves every request alike.
-func answering(t *testing.T, status int, contentType, body string) string {
-	t.Helper()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/oauth/tokens") {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprint(w, `{"access_token":"t","token_type":"bearer","expires_in":3600}`)
-			return
-		}
-		w.Header().Set("Content-Type", contentType)
-		w.WriteHeader(status)
-		fmt.Fprint(w, body)
-	}))
-	t.Cleanup(srv.Close)
-	return srv.URL
-}
-
-func TestAnswersThatAreNoRESTCatalogsAreSaid(t *testing.T) {
-	wrong(t, restAt("ftp://x"), failure.Config, "not an http or https URL")
-	wrong(t, restAt("http://weir:hunter2@x"), failure.Config, "catalog.credential")
-	wrong(t, restAt("http://"+nobody(t)), failure.Unreachable, "does not answer")
-	wrong(t, restAt(answering(t, 200, "text/html", "<html>")), failure.Config, "not that of an Iceberg REST catalog")
-	wrong(t, restAt(answering(t, 404, "text/html", "<html>")), failure.Config, "there is no Iceberg REST catalog")
-	wrong(t, restAt(answering(t, 503, "text/html", "<html>")), failure.Unreachable, "does not answer")
-	wrong(t, restAt(answering(t, 500, "application/json", `{"error":{"message":"hunter2","type":"X","code":500}}`)), failure.Unreachable, "does not answer")
-	wrong(t, restAt(answering(t, 400, "application/json", `{"error":{"message":"Unknown warehouse","type":"BadRequestException","code":400}}`)),
-		failure.Config, "catalog.warehouse")
-	wrong(t, restAt(answering(t, 403, "application/json", `{"error":{"message":"no","type":"ForbiddenException","code":403}}`)), failure.Config, "refuses the permission")
-	token := restAt(answering(t, 401, "application/json", `{"error":{"message":"bad token hunter2","type":"NotAuthorizedException","code":401}}`))
-	token.REST = lake.REST{Token: "hunter2"}
-	wrong(t, token, failure.Config, "does not accept who we are")
-}
-
 func restRefusesTheSecret(t *testing.T, srv *catalogtest.Server) {
 	wrong(t, restAt("http://"+srv.Addr()), failure.Config, "gets no token")
 	nothing := restAt("http://" + srv.Addr())

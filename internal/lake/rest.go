@@ -2,6 +2,7 @@ package lake
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -147,9 +148,27 @@ func (c *Catalog) askREST(ctx context.Context, ident table.Identifier) (*table.T
 		if seen.json() {
 			return nil, fmt.Errorf("%w: %s", ErrNoTable, Name(ident))
 		}
-		return nil, fmt.Errorf("load %s: the answer 404 is not a catalog's: %w", Name(ident), err)
 	}
-	return nil, fmt.Errorf("load %s: %w", Name(ident), c.classified(err))
+	return nil, fmt.Errorf("load %s: %w", Name(ident), c.answered(seen, err))
+}
+
+// answered classifies an error of a request that is no commit: with a REST
+// catalog everything is an outage that nobody has to decide about.
+func (c *Catalog) answered(seen *answer, err error) error {
+	err = c.classified(seen.typed(err))
+	var known *failure.Error
+	if c.pointer != nil || errors.As(err, &known) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	switch s := seen.status; {
+	case s == http.StatusOK, s == http.StatusNotFound && !seen.json():
+		return failure.Wrap(failure.Unreachable, err, "the answer (HTTP %d) is not the catalog's own", s).
+			WithHint("something in front of the catalog answers in its place: start the catalog, or correct catalog.uri")
+	case s == 0, s >= 500, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:
+		return failure.Wrap(failure.Unreachable, err, "the catalog does not answer").
+			WithHint("nothing was lost; start again when it answers")
+	}
+	return err
 }
 
 // commitREST commits through the server, once.
@@ -179,7 +198,7 @@ func (c *Catalog) commitREST(ctx context.Context, ident table.Identifier, reqs [
 	case errors.Is(err, table.ErrCommitFailed):
 		return c.settleConflict(ctx, ident, reqs, ids, err)
 	case seen.refused(err), errors.Is(err, rest.ErrEndpointNotSupported):
-		return nil, "", fmt.Errorf("commit to %s: %w", Name(ident), c.classified(err))
+		return nil, "", fmt.Errorf("commit to %s: %w", Name(ident), c.classified(seen.typed(err)))
 	default:
 		return nil, "", fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
@@ -302,10 +321,17 @@ func (c *restErrors) opening(seen *answer, err error) error {
 	if err == nil {
 		return nil
 	}
-	if err = c.classify(err); failure.Is(err, failure.Config) {
+	if err = c.classify(seen.typed(err)); failure.Is(err, failure.Config) {
 		return err
 	}
+	var untrusted *tls.CertificateVerificationError
+	var noTLS tls.RecordHeaderError
 	switch {
+	case errors.As(err, &untrusted):
+		return failure.Wrap(failure.Config, err, "%s: its certificate is not trusted", c.where).
+			WithHint("add its authority to the system's, or name a PEM file with it in the environment: SSL_CERT_FILE")
+	case errors.As(err, &noTLS), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
+		return failure.Wrap(failure.Config, err, "%s does not speak TLS", c.where).WithHint("write catalog.uri with http://, or let the server speak TLS")
 	case seen.status == http.StatusOK:
 		return failure.Wrap(failure.Config, err, "%s: the answer is not that of an Iceberg REST catalog", c.where).
 			WithHint("correct catalog.uri: it ends where /v1/config begins")
@@ -315,7 +341,7 @@ func (c *restErrors) opening(seen *answer, err error) error {
 				WithHint("correct catalog.uri: it ends where /v1/config begins")
 		}
 		return failure.Wrap(failure.Config, err, "%s refuses the warehouse or the request (HTTP %d)", c.where, seen.status).
-			WithHint("check catalog.warehouse: it is the server's name of a warehouse")
+			WithHint("check catalog.warehouse, which is the server's name of a warehouse, and that catalog.uri ends where /v1/config begins")
 	}
 	return failure.Wrap(failure.Unreachable, err, "%s does not answer", c.where).
 		WithHint("start it, or correct catalog.uri")

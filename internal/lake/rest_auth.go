@@ -50,6 +50,16 @@ func (a *answer) json() bool {
 	return err == nil && (mt == "application/json" || strings.HasSuffix(mt, "+json"))
 }
 
+// typed adds what the status says to an error: of a proxy's page the library
+// says nothing but that it could not read it.
+func (a *answer) typed(err error) error {
+	says := map[int]error{http.StatusUnauthorized: rest.ErrUnauthorized, http.StatusForbidden: rest.ErrForbidden}[a.status]
+	if says == nil || errors.Is(err, says) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", says, err)
+}
+
 // refused reports that the request was certainly not carried out: it was never
 // sent, or the server turned it down before it did anything.
 func (a *answer) refused(err error) bool {

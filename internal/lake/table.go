@@ -134,24 +134,25 @@ func (c *Catalog) EnsureTable(ctx context.Context, ident table.Identifier, schem
 }
 
 func (c *Catalog) createTable(ctx context.Context, ident table.Identifier, schema *iceberg.Schema, spec iceberg.PartitionSpec, props iceberg.Properties) (*table.Table, error) {
+	asking, seen := withAnswer(ctx)
 	for i := 1; i < len(ident); i++ {
-		err := c.inner.CreateNamespace(ctx, ident[:i], nil)
+		err := c.inner.CreateNamespace(asking, ident[:i], nil)
 		if err != nil && !errors.Is(err, catalog.ErrNamespaceAlreadyExists) {
 			// The same race shows as a broken uniqueness rule.
 			if ok, cerr := c.inner.CheckNamespaceExists(ctx, ident[:i]); cerr != nil || !ok {
-				return nil, fmt.Errorf("make namespace %s: %w", Name(ident[:i]), c.classified(err))
+				return nil, fmt.Errorf("make namespace %s: %w", Name(ident[:i]), c.answered(seen, err))
 			}
 		}
 	}
 	all := DefaultProperties()
 	maps.Copy(all, props)
-	_, err := c.inner.CreateTable(ctx, ident, schema, catalog.WithPartitionSpec(&spec), catalog.WithProperties(all))
+	_, err := c.inner.CreateTable(asking, ident, schema, catalog.WithPartitionSpec(&spec), catalog.WithProperties(all))
 	if err != nil && !errors.Is(err, catalog.ErrTableAlreadyExists) {
 		// The answer may be all that was lost.
 		if t, lerr := c.LoadTable(ctx, ident); lerr == nil {
 			return t, nil
 		}
-		return nil, fmt.Errorf("make table %s: %w", Name(ident), c.classified(err))
+		return nil, fmt.Errorf("make table %s: %w", Name(ident), c.answered(seen, err))
 	}
 	return c.LoadTable(ctx, ident)
 }

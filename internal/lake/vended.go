@@ -207,15 +207,11 @@ func (c *Catalog) vendedFS(ctx context.Context, ident table.Identifier, t *table
 	}
 }
 
-// storageOf is what the catalog says of a table's storage now. An error that
-// another try may change is a failure.Unreachable.
+// storageOf is what the catalog says of a table's storage now.
 func (c *Catalog) storageOf(ctx context.Context, ident table.Identifier) (map[string]string, error) {
 	t, err := c.askREST(ctx, ident)
 	if err != nil {
-		if errors.Is(err, ErrNoTable) || failure.Is(err, failure.Config) {
-			return nil, err
-		}
-		return nil, failure.Wrap(failure.Unreachable, err, "the catalog does not answer").WithHint("start it; it is safe to start again")
+		return nil, err
 	}
 	files, err := t.FS(ctx)
 	if err != nil {

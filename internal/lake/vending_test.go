@@ -76,7 +76,7 @@ func (v *vendor) isDown() bool {
 
 // vend adds keys to a table.
 func (v *vendor) vend(body []byte) string {
-	var doc map[string]any
+	var doc map[string]json.RawMessage // ids do not fit into floats
 	if json.Unmarshal(body, &doc) != nil || doc["metadata"] == nil {
 		return string(body)
 	}
@@ -90,13 +90,13 @@ func (v *vendor) vend(body []byte) string {
 	}
 	config := map[string]string{"s3.endpoint": v.store, "s3.region": s3test.Region}
 	if v.apart {
-		doc["storage-credentials"] = []any{map[string]any{"prefix": "s3://" + vendedBucket, "config": keys}}
+		doc["storage-credentials"], _ = json.Marshal([]any{map[string]any{"prefix": "s3://" + vendedBucket, "config": keys}})
 	} else {
 		for k, value := range keys {
 			config[k] = value
 		}
 	}
-	doc["config"] = config
+	doc["config"], _ = json.Marshal(config)
 	out, _ := json.Marshal(doc)
 	return string(out)
 }
@@ -113,7 +113,7 @@ func (v *vendor) commit(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.URL.Path, "/") // /v1/namespaces/NS/tables/TABLE
 	meta, location, err := v.behind.CommitTable(r.Context(), table.Identifier{parts[3], parts[5]}, doc.Requirements, doc.Updates)
 	if err != nil {
-		answerJSON(w, http.StatusConflict, `{"error":{"message":"conflict","type":"CommitFailedException","code":409}}`)
+		answerJSON(w, http.StatusConflict, fmt.Sprintf(`{"error":{"message":%q,"type":"CommitFailedException","code":409}}`, err))
 		return
 	}
 	out, _ := json.Marshal(map[string]any{"metadata-location": location, "metadata": meta})
