@@ -310,6 +310,43 @@ func (b *browser) checkTree(t *testing.T) {
 	}
 }
 
+// checkLook fails where the page is wider than its window, or a text is hard to
+// read.
+func (b *browser) checkLook(t *testing.T) {
+	t.Helper()
+	var over float64
+	b.eval(&over, `document.scrollingElement.scrollWidth - innerWidth`)
+	if over > 0 {
+		t.Errorf("the page is %v pixels wider than the window", over)
+	}
+	var faint []string
+	b.eval(nil, `document.querySelector("footer p").style.color = getComputedStyle(document.body).backgroundColor`)
+	if b.eval(&faint, contrastScript); len(faint) != 1 {
+		t.Errorf("the check of contrast finds %v where one text is invisible", faint)
+	}
+	b.eval(nil, `document.querySelector("footer p").style.color = ""`)
+	b.eval(&faint, contrastScript)
+	for _, f := range faint {
+		t.Errorf("too little contrast: %s", f)
+	}
+}
+
+// checkQuiet fails where a page asked for something that is not below url, or
+// wrote to the console.
+func (b *browser) checkQuiet(t *testing.T, url string) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, u := range b.urls {
+		if !strings.HasPrefix(u, url) && !strings.HasPrefix(u, "about:") && !strings.HasPrefix(u, "data:") {
+			t.Errorf("the page asked for %s", u)
+		}
+	}
+	for _, c := range b.console {
+		t.Errorf("the page complains: %s", c)
+	}
+}
+
 // contrastScript lists texts whose contrast with what is behind them is below
 // 4.5:1 (3:1 for large ones).
 const contrastScript = `(() => {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/maintain"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
@@ -58,9 +60,13 @@ type App struct {
 	// where there is none.
 	ingesters []ingester
 	watch     *watch
-	jobs      *jobs // nil where the file has none
-	jobsOff   bool  // the jobs are not run beside the queries
-	stopping  stopping
+	// opsCare is the care of the engine's own tables, by name; opsCareFrom is when
+	// it began.
+	opsCare     map[string]*maintain.Care
+	opsCareFrom time.Time
+	jobs        *jobs // nil where the file has none
+	jobsOff     bool  // the jobs are not run beside the queries
+	stopping    stopping
 }
 
 // Open starts what the pipeline needs and builds its queries. Nothing is

@@ -137,24 +137,25 @@ func (a *App) careForOps(ctx context.Context) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	var cares []*maintain.Care
+	cares := map[string]*maintain.Care{}
 	for _, name := range tables {
 		ident, err := lake.ParseName(name)
 		if err != nil {
 			return err
 		}
-		cares = append(cares, maintain.New(a.Catalog, ident, maintain.Settings{
+		cares[name] = maintain.New(a.Catalog, ident, maintain.Settings{
 			Retention: lake.Retention{Keep: opsKeepSnapshots}, Clock: a.opts.Clock, Scope: "ops",
-		}))
+		})
 	}
+	a.opsCare, a.opsCareFrom = cares, a.opts.Clock.Now()
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for a.opts.Clock.Sleep(run, opsCareEvery) == nil {
-			for i, c := range cares {
-				if err := c.Step(run); err != nil && !errors.Is(err, lake.ErrNoTable) && run.Err() == nil {
-					a.opts.Logger.Warn("table care failed, it is tried again later", "table", tables[i], "error", err)
+			for _, name := range tables {
+				if err := cares[name].Step(run); err != nil && !errors.Is(err, lake.ErrNoTable) && run.Err() == nil {
+					a.opts.Logger.Warn("table care failed, it is tried again later", "table", name, "error", err)
 				}
 			}
 		}

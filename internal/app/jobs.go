@@ -143,6 +143,9 @@ func (j *jobs) gold(ctx context.Context, def pipeline.Job) (string, error) {
 		return "", err
 	}
 	res, err := j.graph.Run(ctx, o)
+	if missing := (gold.NoSource{}); errors.As(err, &missing) && j.a.writes(missing.Table) {
+		return "", fmt.Errorf("%w: %w", schedule.ErrNotYet, err) // its query has not begun
+	}
 	if res == nil {
 		return "", err
 	}

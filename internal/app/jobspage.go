@@ -46,6 +46,16 @@ func pageOf(s JobsStatus, reads map[string][]string) *status.Jobs {
 		} else {
 			out.TestsFailed++
 		}
+		for i := range out.Models {
+			m := &out.Models[i]
+			switch {
+			case !slices.Contains(t.Models, m.Name):
+			case t.State == gold.TestFailed || t.State == gold.TestBroken:
+				m.TestsFailed = append(m.TestsFailed, t.Name)
+			case t.State == gold.TestPassed:
+				m.TestsPassed++
+			}
+		}
 	}
 	for _, c := range s.Checks {
 		out.Checks = append(out.Checks, status.Check{

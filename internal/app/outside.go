@@ -59,6 +59,7 @@ func (a *App) runQuery(ctx context.Context, n *node, drained <-chan struct{}, he
 		if a.opts.Clock.Now().Sub(began) > againMax {
 			pause = againMin // it had worked for a while
 		}
+		a.watch.retrying(n.query.Name, err)
 		a.alert(n.query.Name, "the sink does not answer; the query starts again in "+pause.String()+", the others go on: "+err.Error())
 		n.query.Transform.Rollback()
 		if a.opts.Clock.Sleep(ctx, pause) != nil {
@@ -69,6 +70,7 @@ func (a *App) runQuery(ctx context.Context, n *node, drained <-chan struct{}, he
 
 func (a *App) alert(query, text string) {
 	a.opts.Logger.Warn(text, "query", query)
+	a.watch.alert(query, text)
 	if a.opts.OnAlert != nil {
 		a.opts.OnAlert(query, text)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/scan"
 	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/status"
 )
@@ -36,6 +37,8 @@ type StatusOptions struct {
 	Token    string
 	PProf    bool
 	Version  string
+	// Proof is a report of weir prove to show; empty is ProofFile's.
+	Proof string
 }
 
 // watch feeds the status board of an App. It is nil where there is no page: its
@@ -61,7 +64,7 @@ func (a *App) ServeStatus(o StatusOptions) (url string, err error) {
 	w := &watch{a: a, deltas: map[string]*delta.Table{}}
 	w.board = status.NewBoard(status.Options{
 		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(), Jobs: a.jobsForPage(),
-		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters},
+		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters, Proof: proofFacts(o.Proof, a.P)},
 	})
 	server, err := status.Serve(w.board, status.ServeOptions{
 		Listen: o.Listen, FreePort: o.FreePort, Token: o.Token, PProf: o.PProf, Logger: a.opts.Logger,
@@ -134,7 +137,31 @@ func (w *watch) hook(q *engine.Query) {
 		}
 		w.board.Alert(name, text)
 	}
+	q.OnSetAside = func(rows []operator.SetAside, watermark int64) {
+		w.board.SetAside(name, setAsideOf(name, rows, watermark, w.a.opts.Clock.Now()))
+	}
 	q.OnIdle = func() { w.board.Idle(name) }
+}
+
+// setAsideOf are samples of late and duplicate rows as the board wants them.
+func setAsideOf(query string, rows []operator.SetAside, watermark int64, now time.Time) []status.SetAside {
+	var mark *time.Time
+	if watermark != marker.MinTime {
+		t := time.UnixMicro(watermark).UTC()
+		mark = &t
+	}
+	out := make([]status.SetAside, 0, len(rows))
+	for _, r := range rows {
+		s := status.SetAside{
+			Query: query, Kind: status.LateRow, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset,
+			EventTime: time.UnixMicro(r.EventMicros).UTC(), Watermark: mark, Snippet: string(r.Value), At: now,
+		}
+		if r.Duplicate {
+			s.Kind = status.DuplicateRow
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // batchOf is a batch as the board wants it.
@@ -156,6 +183,20 @@ func (w *watch) ended(query string, err error) error {
 		w.board.Ended(query, err)
 	}
 	return err
+}
+
+// retrying tells the board that a query starts again by itself.
+func (w *watch) retrying(query string, err error) {
+	if w != nil {
+		w.board.Retrying(query, err)
+	}
+}
+
+// alert tells the board what a person must see.
+func (w *watch) alert(query, text string) {
+	if w != nil {
+		w.board.Alert(query, text)
+	}
 }
 
 // ingester is an ingestion with what the pipeline says of it.
@@ -393,7 +434,11 @@ func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 		if err != nil {
 			return err
 		}
-		out = append(out, tableOf(t, name, role))
+		one := tableOf(t, name, role)
+		if !one.Missing {
+			one.Care = w.careOf(name)
+		}
+		out = append(out, one)
 		return nil
 	}
 	var errs []error
@@ -412,6 +457,9 @@ func (w *watch) tableFacts(ctx context.Context) ([]status.Table, error) {
 		errs = append(errs, add(q.RejectedTable(), "rejected rows", ""))
 	}
 	errs = append(errs, add(w.a.P.Ops.ProgressTable, "progress", ""))
+	if w.a.jobs != nil {
+		errs = append(errs, add(w.a.P.Ops.RunsTable, "runs", ""), add(w.a.P.Ops.ChecksTable, "checks", ""))
+	}
 	return out, errors.Join(errs...)
 }
 
@@ -454,6 +502,21 @@ func (w *watch) deltaTable(ctx context.Context, name, role, location string) (st
 	return out, nil
 }
 
+// metadataBytes is the size of the table's metadata file. Of one in an object
+// store it is what its contents take without compression.
+func metadataBytes(t *table.Table) int64 {
+	if path, err := lake.LocalPath(t.MetadataLocation()); err == nil {
+		if fi, err := os.Stat(path); err == nil {
+			return fi.Size()
+		}
+	}
+	b, err := json.Marshal(t.Metadata())
+	if err != nil {
+		return 0
+	}
+	return int64(len(b))
+}
+
 // tableOf is a table's health from its metadata; no data file is opened.
 func tableOf(t *table.Table, name, role string) status.Table {
 	out := status.Table{Name: name, Role: role, Missing: t == nil}
@@ -470,10 +533,6 @@ func tableOf(t *table.Table, name, role string) status.Table {
 		at := time.UnixMilli(head.TimestampMs).UTC()
 		out.CommittedAt = &at
 	}
-	if path, err := lake.LocalPath(t.MetadataLocation()); err == nil {
-		if fi, err := os.Stat(path); err == nil {
-			out.MetadataBytes = fi.Size()
-		}
-	}
+	out.MetadataBytes = metadataBytes(t)
 	return out
 }

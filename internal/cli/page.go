@@ -17,10 +17,12 @@ const tokenVariable = "WEIR_STATUS_TOKEN"
 type pageFlags struct {
 	listen string
 	pprof  bool
+	proof  string
 }
 
 func (p *pageFlags) add(cmd *cobra.Command, listen, usage string) {
 	cmd.Flags().StringVar(&p.listen, "listen", listen, usage)
+	cmd.Flags().StringVar(&p.proof, "proof", "", "report of weir prove to show on the status page: `file` (default: proof.json beside the checkpoints)")
 	cmd.Flags().BoolVar(&p.pprof, "pprof", false, "serve Go profiles at /debug/pprof of the status page")
 }
 
@@ -28,7 +30,7 @@ func (p *pageFlags) add(cmd *cobra.Command, listen, usage string) {
 // replaced by another port; one that was asked for may not.
 func (p *pageFlags) options(s pipeline.Status) app.StatusOptions {
 	o := app.StatusOptions{
-		Listen: s.Listen, FreePort: !s.Given, Token: s.Token.Reveal(), PProf: p.pprof, Version: readBuildInfo().Version,
+		Listen: s.Listen, FreePort: !s.Given, Token: s.Token.Reveal(), PProf: p.pprof, Proof: p.proof, Version: readBuildInfo().Version,
 	}
 	if p.listen != "" {
 		o.Listen, o.FreePort = p.listen, false

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +21,7 @@ import (
 // proveFlags are the flags of prove that are not options of package prove.
 type proveFlags struct {
 	list, listPoints, embeddedOnly bool
-	report, pipeline               string
+	report, result, pipeline       string
 	records                        int64
 }
 
@@ -77,6 +78,7 @@ Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 	fl.BoolVar(&f.embeddedOnly, "embedded-only", false, "start no real Kafka for exactly-once ingestion either")
 	fl.IntVar(&o.Port, "port", 0, "`port` of a broker that is started (0: a free one)")
 	fl.StringVar(&f.report, "report", "", "write the report as one HTML `file`")
+	fl.StringVar(&f.result, "result", "", "write the report as one JSON `file`, for --proof of weir run (default with --pipeline: proof.json beside its checkpoints)")
 	fl.StringVar(&f.pipeline, "pipeline", "", "prove a pipeline `file` of your own on an isolated copy: own topics, tables and checkpoints")
 	fl.Int64Var(&f.records, "records", prove.DefaultRecords, "copy so many of the newest `records` of each topic, with --pipeline")
 	fl.BoolVar(&o.Keep, "keep", false, "keep the folders of proved scenarios")
@@ -107,6 +109,9 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 		}
 		defer done()
 		o.User = user
+		if f.result == "" {
+			f.result = app.ProofFile(user.Pipeline)
+		}
 		if o.Dir == filepath.Join(os.TempDir(), "weir-prove") {
 			o.Dir += "-pipeline" // results of other scenarios stay apart
 		}
@@ -117,7 +122,12 @@ func (g *globals) prove(cmd *cobra.Command, o prove.Options, f proveFlags) error
 		return err
 	}
 	if f.report != "" {
-		if err := writeReport(f.report, report); err != nil {
+		if err := writeReport(f.report, report.WriteHTML); err != nil {
+			return err
+		}
+	}
+	if f.result != "" {
+		if err := writeReport(f.result, report.WriteJSON); err != nil {
 			return err
 		}
 	}
@@ -203,17 +213,28 @@ func existing(path string) string {
 	return path
 }
 
-func writeReport(path string, r *prove.Report) (err error) {
-	out, err := os.Create(path)
+// writeReport writes a report beside its place and then puts it there: a status
+// page may be reading the one before.
+func writeReport(path string, write func(io.Writer) error) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return failure.Wrap(failure.Config, err, "write the report")
+	}
+	out, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return failure.Wrap(failure.Config, err, "write the report")
 	}
 	defer func() {
-		if cerr := out.Close(); err == nil {
-			err = cerr
+		if err != nil {
+			_ = os.Remove(out.Name())
 		}
 	}()
-	return r.WriteHTML(out)
+	if err := errors.Join(write(out), out.Chmod(0o644), out.Close()); err != nil {
+		return failure.Wrap(failure.Config, err, "write the report")
+	}
+	if err := os.Rename(out.Name(), path); err != nil {
+		return failure.Wrap(failure.Config, err, "write the report")
+	}
+	return nil
 }
 
 func (g *globals) listScenarios() error {

@@ -67,19 +67,26 @@ type attempt struct {
 	marker   marker.Marker // as the main sink gets it, but for the sink's own fields
 	took     map[string]time.Duration
 	tookFrom time.Time
+	// For observers: the steps that are over and the one under way, when the
+	// source had given everything, and the snapshots of the commits by output.
+	steps     []Step
+	doing     string
+	readEnd   time.Time
+	snapshots map[string]int64
 }
 
 // lap closes the timing of a step.
 func (r *run) lap(a *attempt, step string) {
 	now := r.q.Clock.Now()
 	a.took[step] += now.Sub(a.tookFrom)
+	a.record(step, a.tookFrom, now)
 	a.tookFrom = now
 }
 
 // runBatch takes one micro-batch from the source to the commit log. pending is
 // the plan of a batch that an earlier run left without a commit, nil to plan a
 // new one. It reports false where there was nothing new.
-func (r *run) runBatch(ctx context.Context, pending *checkpoint.Plan) (bool, error) {
+func (r *run) runBatch(ctx context.Context, pending *checkpoint.Plan) (did bool, err error) {
 	// 1 plan. offsets/N is durable before anything is read: a batch that is
 	// run again reads the same offsets under the same clock.
 	a, err := r.plan(ctx, pending)
@@ -88,6 +95,8 @@ func (r *run) runBatch(ctx context.Context, pending *checkpoint.Plan) (bool, err
 	}
 	fault.Reach(r.q.Name, fault.PlanWritten)
 	r.lap(a, "plan")
+	r.observeStart(a)
+	defer func() { r.observeEnd(a, err, ctx.Err() != nil) }()
 
 	for try := 1; ; try++ {
 		a.nonce = clock.Nonce()
@@ -145,6 +154,9 @@ func (r *run) runBatch(ctx context.Context, pending *checkpoint.Plan) (bool, err
 
 		// 7 report. For people and lag tools; nothing here is ever read back.
 		r.report(ctx, p)
+		if r.q.OnSetAside != nil && len(a.result.SetAside) > 0 {
+			r.q.OnSetAside(a.result.SetAside, a.plan.Watermark.Micros)
+		}
 		fault.Reach(r.q.Name, fault.ReportDone)
 		return true, nil
 	}
@@ -258,6 +270,10 @@ func (r *run) commitSinks(ctx context.Context, a *attempt) error {
 			return fmt.Errorf("query %s, batch %d: %w", r.q.Name, a.plan.BatchID, err)
 		}
 		s.head = got.Marker
+		if a.snapshots == nil {
+			a.snapshots = map[string]int64{}
+		}
+		a.snapshots[s.Name] = got.SnapshotID
 		if s.Name == operator.Main {
 			// An earlier attempt may have landed: then its state files count.
 			a.marker = *got.Marker

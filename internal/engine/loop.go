@@ -132,6 +132,10 @@ func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// BatchesToCare is after how many more batches a query whose last batch is
+// batchID looks after its tables.
+func BatchesToCare(batchID int64) int64 { return maintainEvery - (batchID+1)%maintainEvery }
+
 // care is what is done between two batches every so often: table care by the
 // sinks, and letting go of checkpoint files that nothing needs any more.
 func (r *run) care(ctx context.Context) error {

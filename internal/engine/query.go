@@ -92,6 +92,12 @@ type Query struct {
 	// must see (adoption, restart). Both may be nil and must not block.
 	OnProgress func(Progress)
 	OnAlert    func(text string)
+	// OnSetAside is called after a batch that had late or duplicate rows, with some
+	// of them and the watermark that they were measured against, in microseconds.
+	// It may be nil and must not block.
+	OnSetAside func(rows []operator.SetAside, watermarkMicros int64)
+	// Observers are told of every batch.
+	Observers []Observer
 	// OnIdle is called when the query has looked and found nothing new: a sign
 	// of life for whoever watches. It may be nil and must not block.
 	OnIdle func()

@@ -146,6 +146,7 @@ func (r *run) stream(ctx context.Context, a *attempt, stages []staging) (source.
 		if err != nil {
 			return err
 		}
+		a.readEnd = r.q.Clock.Now()
 		fault.Reach(r.q.Name, fault.ReadDone)
 		return nil
 	})

@@ -28,6 +28,8 @@ type TestResult struct {
 	Kind     string `json:"kind"`
 	Severity string `json:"severity"`
 	State    string `json:"state"`
+	// Models are those that the test looks at.
+	Models []string `json:"models,omitempty"`
 	// Failures is the number of failing rows, Samples some of them as JSON.
 	Failures int64    `json:"failures"`
 	Samples  []string `json:"samples,omitempty"`
@@ -86,7 +88,7 @@ func (r *run) testable(t *Test) bool {
 }
 
 func runTest(ctx context.Context, s *duck.Session, t *Test) TestResult {
-	res := TestResult{Name: t.Name, Kind: t.Kind, Severity: t.Severity, State: TestPassed}
+	res := TestResult{Name: t.Name, Kind: t.Kind, Severity: t.Severity, State: TestPassed, Models: t.refs}
 	n, err := s.Count(ctx, "SELECT count(*) FROM ("+t.sql+"\n)")
 	if err != nil {
 		res.State, res.Error = TestBroken, err.Error()

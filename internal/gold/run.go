@@ -241,6 +241,12 @@ func keyOf(ident table.Identifier) Key {
 	return Key{Schema: lake.Name(ident[:len(ident)-1]), Name: ident[len(ident)-1]}
 }
 
+// NoSource says that a table which models read is not there, or not yet.
+type NoSource struct{ Table string }
+
+// Error implements error.
+func (e NoSource) Error() string { return "source table " + e.Table + " does not exist (yet)" }
+
 func (r *run) pinOne(ctx context.Context, k Key) (*duck.Pin, error) {
 	ident, err := lake.ParseName(k.String())
 	if err != nil {
@@ -253,7 +259,7 @@ func (r *run) pinOne(ctx context.Context, k Key) (*duck.Pin, error) {
 				return nil, nil
 			}
 		}
-		return nil, failure.New(failure.Config, "source table %s does not exist (yet)", k).
+		return nil, failure.Wrap(failure.Config, NoSource{k.String()}, "gold").
 			WithHint("run the pipeline that writes it first; a source that may be missing needs meta: {optional: true} and its columns in schema.yml")
 	}
 	if err != nil {

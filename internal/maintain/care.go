@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -26,21 +27,32 @@ type Care struct {
 	waiting   map[string]waiting
 	listAgain time.Time
 	health    Health
+
+	// seen is the health as of the last step: who asks for it never waits for a
+	// step that is under way.
+	seen atomic.Pointer[Health]
 }
 
-// Health is how a table stands, as of the last step.
+// Health is how a table stands, as of the last step. Counts of what was done are
+// since the process began.
 type Health struct {
-	At            time.Time `json:"at"`
-	Snapshots     int       `json:"snapshots"`
-	Manifests     int       `json:"manifests"`
-	DataFiles     int64     `json:"data_files"`
-	SmallFiles    int       `json:"small_files"`
+	At         time.Time `json:"at"`
+	Steps      int       `json:"steps"`
+	Snapshots  int       `json:"snapshots"`
+	Manifests  int       `json:"manifests"`
+	DataFiles  int64     `json:"data_files"`
+	SmallFiles int       `json:"small_files"`
+	// SmallFilesMax is the most small files of one partition.
+	SmallFilesMax int       `json:"small_files_per_partition_max"`
 	WaitingFiles  int       `json:"waiting_files"`
 	Compacted     Compacted `json:"compacted"`
 	Expired       int       `json:"expired_snapshots"`
 	Merged        int       `json:"merged_manifests"`
 	Removed       int       `json:"removed_files"`
 	ManifestBytes int64     `json:"manifest_bytes"`
+	// Failures counts steps that ended with an error; Error is the last step's.
+	Failures int    `json:"failures"`
+	Error    string `json:"error,omitempty"`
 }
 
 // New makes the care of a table. Nothing is read before Step.
@@ -48,17 +60,31 @@ func New(catalog *lake.Catalog, ident table.Identifier, s Settings) *Care {
 	return &Care{catalog: catalog, ident: ident, s: s.withDefaults(), reach: newReach(), waiting: map[string]waiting{}}
 }
 
-// Health is that of the last step.
+// Health is that of the last step; the zero value before the first.
 func (c *Care) Health() Health {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.health
+	if h := c.seen.Load(); h != nil {
+		return *h
+	}
+	return Health{}
 }
 
 // Step does what is due, within its limits. A race that it loses is no error.
 func (c *Care) Step(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	err := c.step(ctx)
+	c.health.Steps++
+	c.health.At, c.health.Error = c.s.Clock.Now(), ""
+	if err != nil && !errors.Is(err, lake.ErrNoTable) && ctx.Err() == nil {
+		c.health.Failures++
+		c.health.Error = err.Error()
+	}
+	now := c.health
+	c.seen.Store(&now)
+	return err
+}
+
+func (c *Care) step(ctx context.Context) error {
 	p := c.s.pace(c.s.Limits.StepTime)
 	for _, f := range []func(context.Context, *pace) error{c.expire, c.compactStep, c.manifestStep, c.orphanStep} {
 		if p.over() {
@@ -68,7 +94,6 @@ func (c *Care) Step(ctx context.Context) error {
 			return err
 		}
 	}
-	c.health.At = c.s.Clock.Now()
 	return nil
 }
 
@@ -177,8 +202,14 @@ func (c *Care) head(t *table.Table) *snapshotFiles {
 	if h == nil {
 		return nil
 	}
-	c.health.Manifests, c.health.SmallFiles, c.health.DataFiles, c.health.ManifestBytes = len(h.manifests), 0, 0, 0
+	c.health.Manifests, c.health.SmallFiles, c.health.SmallFilesMax, c.health.DataFiles, c.health.ManifestBytes = len(h.manifests), 0, 0, 0, 0
+	perPartition := map[string]int{}
 	for _, m := range h.manifests {
+		for _, f := range m.small {
+			at := partitionOf(f.file)
+			perPartition[at]++
+			c.health.SmallFilesMax = max(c.health.SmallFilesMax, perPartition[at])
+		}
 		c.health.SmallFiles += len(m.small)
 		c.health.DataFiles += int64(m.file.AddedDataFiles()) + int64(m.file.ExistingDataFiles())
 		c.health.ManifestBytes += m.file.Length()

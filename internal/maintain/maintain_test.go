@@ -33,6 +33,9 @@ func TestCareKeepsATableSmallAndItsRowsExact(t *testing.T) {
 	if h.Snapshots > 30 || h.DataFiles > 80 || h.Manifests > 60 || h.Compacted.FilesRemoved < 100 || h.Expired < 110 || h.Removed < 250 {
 		t.Errorf("health: %+v", h)
 	}
+	if h.Steps != 8 || h.Failures != 0 || h.Error != "" || h.At.IsZero() || h.SmallFilesMax < 1 || h.SmallFilesMax > h.SmallFiles {
+		t.Errorf("health: %+v", h)
+	}
 	// Without care there would be 160 data files, and twice as many manifests and lists.
 	if n := len(f.files(".parquet")); n > 100 {
 		t.Errorf("%d data files on disk", n)

@@ -1,8 +1,10 @@
 package operator
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -38,6 +40,7 @@ type chain struct {
 	seenEvent bool
 	parts     partitionTimes
 	sample    sample
+	setAside  []SetAside
 }
 
 func newChain(cfg Config, k *compiled, print string) *chain {
@@ -95,7 +98,7 @@ func (c *chain) Definitions() []Definition {
 func (c *chain) Begin(env Env) error {
 	c.env = env
 	c.counters = marker.Counters{}
-	c.maxEvent, c.seenEvent = 0, false
+	c.maxEvent, c.seenEvent, c.setAside = 0, false, nil
 	c.parts.reset()
 	c.sample.reset(c.cfg.Seed, env.BatchID)
 	if c.dedup != nil {
@@ -107,7 +110,7 @@ func (c *chain) Begin(env Env) error {
 // Rollback implements Transform.
 func (c *chain) Rollback() {
 	c.counters = marker.Counters{}
-	c.seenEvent = false
+	c.seenEvent, c.setAside = false, nil
 	c.parts.reset()
 	if c.dedup != nil {
 		c.dedup.rollback()
@@ -199,6 +202,7 @@ func (c *chain) settle(w *worker) {
 		case emitted:
 			if c.dedup != nil && !c.dedup.add(&w.keys[i], w.ids, int64(w.cells[c.k.timeCol][i].bits)) {
 				c.counters.Duplicate++
+				c.note(w, i, true)
 				continue
 			}
 			c.counters.Emitted++
@@ -212,6 +216,7 @@ func (c *chain) settle(w *worker) {
 			c.counters.Filtered++
 		case late:
 			c.counters.Late++
+			c.note(w, i, false)
 		case dead:
 			c.counters.DeadLettered++
 		}
@@ -225,12 +230,35 @@ func (c *chain) settle(w *worker) {
 	}
 }
 
+// Bounds of Result.SetAside: rows of a kind, and bytes of a value.
+const (
+	setAsideMax   = 5
+	setAsideBytes = 512
+)
+
+// note keeps row i of a worker for Result.SetAside, where there is room.
+func (c *chain) note(w *worker, i int, duplicate bool) {
+	n := c.counters.Late
+	if duplicate {
+		n = c.counters.Duplicate
+	}
+	if n > setAsideMax {
+		return
+	}
+	row := w.lo + i
+	value := c.in.value.Value(row)
+	c.setAside = append(c.setAside, SetAside{
+		Duplicate: duplicate, Topic: strings.Clone(c.in.topic.Value(row)), Partition: c.in.partition.Value(row), Offset: c.in.offset.Value(row),
+		EventMicros: int64(w.cells[c.k.timeCol][i].bits), Value: bytes.Clone(value[:min(len(value), setAsideBytes)]),
+	})
+}
+
 // Finish implements Transform.
 func (c *chain) Finish(Emit) (Result, error) {
 	if !c.counters.Balanced() {
 		return Result{}, failure.New(failure.Runtime, "batch %d: the counts of the transform do not add up: %+v", c.env.BatchID, c.counters)
 	}
-	return Result{Counters: c.counters, Watermark: c.nextWatermark(), EventMicros: c.sample.values()}, nil
+	return Result{Counters: c.counters, Watermark: c.nextWatermark(), EventMicros: c.sample.values(), SetAside: c.setAside}, nil
 }
 
 // nextWatermark is max(current, greatest event time seen − delay): it never

@@ -79,6 +79,28 @@ func TestDuplicatesWithinOneBatchAndRecordAreFound(t *testing.T) {
 	}
 }
 
+func TestSomeLateAndDuplicateRowsOfABatchAreShown(t *testing.T) {
+	r := newRun(t, small())
+	r.batchOf(values(ev("a", 0)))
+	var docs []string
+	for i := range 2 * setAsideMax {
+		docs = append(docs, ev("a", -1), ev(fmt.Sprintf("late-%d", i), -60))
+	}
+	res := r.batchOf(values(docs...))
+	equalCounts(t, res.Counters, marker.Counters{Read: 4 * setAsideMax, Duplicate: 2 * setAsideMax, Late: 2 * setAsideMax})
+	if len(res.SetAside) != 2*setAsideMax {
+		t.Fatalf("%d rows are shown", len(res.SetAside))
+	}
+	for i, s := range res.SetAside {
+		if s.Duplicate != (i%2 == 0) || string(s.Value) != docs[i] || s.EventMicros == 0 || s.Topic == "" {
+			t.Errorf("row %d: %+v, %s", i, s, s.Value)
+		}
+	}
+	if res = r.batchOf(values(ev("b", 0))); len(res.SetAside) != 0 {
+		t.Errorf("the next batch shows %+v", res.SetAside)
+	}
+}
+
 func TestIDsThatOnlyResembleAUUIDAreOtherIDs(t *testing.T) {
 	u := "0b1c2d3e-4f50-4617-8293-a4b5c6d7e8f9"
 	parsed, err := uuid.Parse(u)

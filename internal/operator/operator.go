@@ -65,6 +65,20 @@ type Result struct {
 	// EventMicros are the event times of emitted rows (a bounded, seeded sample
 	// of at most 4,096), for freshness.
 	EventMicros []int64
+	// SetAside are the first late and duplicate rows of the batch, at most
+	// setAsideMax of each: for people, nothing is decided by them.
+	SetAside []SetAside
+}
+
+// SetAside is a row that was counted and not emitted.
+type SetAside struct {
+	Duplicate   bool // else late
+	Topic       string
+	Partition   int32
+	Offset      int64
+	EventMicros int64
+	// Value is the beginning of the record's value.
+	Value []byte
 }
 
 // Stateful is an operator with memory between batches, versioned by batch id.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -54,6 +55,21 @@ func openResults(path, build string, resume bool) (*results, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// WriteJSON writes the report as the status page reads it: without the figures of
+// each scenario's course, which --output json has.
+func (r *Report) WriteJSON(w io.Writer) error {
+	short := *r
+	short.Scenarios = make([]*Result, len(r.Scenarios))
+	for i, s := range r.Scenarios {
+		one := *s
+		one.Timeline = nil
+		short.Scenarios[i] = &one
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	return e.Encode(short)
 }
 
 func resultKey(name string, repeat int) string { return fmt.Sprintf("%s/%d", name, repeat) }

@@ -31,6 +31,7 @@ const (
 	Succeeded   = "succeeded"
 	Failed      = "failed"
 	Interrupted = "interrupted"
+	Waiting     = "waiting" // there was nothing to work on yet: ErrNotYet
 )
 
 // Job is work with a schedule.

@@ -292,6 +292,19 @@ func TestAFaultOfConfigurationIsNotTriedAgain(t *testing.T) {
 	}
 }
 
+func TestAJobWithNothingToWorkOnYetWaitsAndStartsNoOther(t *testing.T) {
+	b := &memoryBook{}
+	ran := false
+	jobs := []*Job{
+		{Name: "gold", Retries: 5, Do: func(context.Context, Run) (string, error) { return "", fmt.Errorf("%w: no table", ErrNotYet) }},
+		{Name: "checks", AfterJob: []string{"gold"}, Do: func(context.Context, Run) (string, error) { ran = true; return "", nil }},
+	}
+	err := scheduler(t, &fakeClock{now: epoch}, b, jobs...).RunAll(context.Background())
+	if !errors.Is(err, ErrNotYet) || ran || len(b.rows) != 1 || b.rows[0].Tries != 1 || b.rows[0].Status != Waiting {
+		t.Errorf("%v, ran %v, %+v", err, ran, b.rows)
+	}
+}
+
 func TestATryThatTakesTooLongIsGivenUp(t *testing.T) {
 	c, b := &fakeClock{now: epoch}, &memoryBook{}
 	j := &Job{Name: "j", Timeout: 10 * time.Second, Do: func(ctx context.Context, _ Run) (string, error) {

@@ -221,7 +221,7 @@ func (s *Scheduler) RunOne(ctx context.Context, j *Job, trigger string) error {
 // run is RunOne for the loop, which goes on whatever happens.
 func (s *Scheduler) run(ctx context.Context, j *Job, trigger string, slot time.Time) bool {
 	r, err := s.perform(ctx, j, trigger, slot)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotYet) {
 		s.o.Logger.Error("job failed", "job", j.Name, "run", r.ID, "tries", r.Tries, "error", err)
 	}
 	return err == nil
@@ -244,6 +244,9 @@ func (s *Scheduler) perform(ctx context.Context, j *Job, trigger string, slot ti
 		r.Status, r.Error = Interrupted, "the process was told to stop"
 	case err != nil:
 		r.Status, r.Error = Failed, err.Error()
+		if errors.Is(err, ErrNotYet) {
+			r.Status = Waiting
+		}
 		if len(r.Error) > errorBytesMax {
 			r.Error = r.Error[:errorBytesMax]
 		}
@@ -290,8 +293,15 @@ func (s *Scheduler) try(ctx context.Context, j *Job, r *Run) (err error) {
 	return err
 }
 
+// ErrNotYet is what a job's error wraps where what it works on is not there yet.
+// Such a run has not failed; jobs after it do not start.
+var ErrNotYet = errors.New("there is nothing to work on yet")
+
 // hopeless errors come again however often one tries.
 func hopeless(err error) bool {
+	if errors.Is(err, ErrNotYet) {
+		return true // its trigger comes again
+	}
 	switch failure.ClassOf(err) {
 	case failure.Config, failure.SchemaConflict, failure.Mismatch:
 		return true

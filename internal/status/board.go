@@ -17,6 +17,7 @@ const (
 	batchesKept     = 500 // a query
 	alertsKept      = 100
 	deadLettersKept = 20
+	setAsideKept    = 10 // a query and kind
 )
 
 // Phases of a batch in DurationMs.
@@ -72,6 +73,8 @@ type Facts struct {
 	Broker      func(ctx context.Context, positions map[string]json.RawMessage) (Broker, error)
 	Tables      func(ctx context.Context) ([]Table, error)
 	DeadLetters func(ctx context.Context, most int) ([]DeadLetter, error)
+	// Proof is the last report of weir prove, nil where there is none.
+	Proof func(ctx context.Context) (*Proof, error)
 }
 
 // Options are what a board is made from.
@@ -98,6 +101,7 @@ type Board struct {
 	broker  lookup[Broker]
 	tables  lookup[[]Table]
 	samples lookup[[]DeadLetter]
+	proof   lookup[*Proof]
 
 	mu          sync.Mutex
 	queries     []*query
@@ -119,6 +123,8 @@ type query struct {
 	totals   Totals
 	fresh    Freshness // of the last batch that had rows with event times
 	alerts   int64
+	// setAside are the last late and duplicate rows, oldest first.
+	setAside map[string][]SetAside
 	// moved is when the query last showed that it is well: it committed, or
 	// it looked and found nothing new.
 	moved time.Time
@@ -152,6 +158,7 @@ func NewBoard(o Options) *Board {
 	b.broker = lookup[Broker]{every: lagEvery, clk: o.Clock, base: ctx, group: &b.asking}
 	b.tables = lookup[[]Table]{every: tablesEvery, clk: o.Clock, base: ctx, group: &b.asking, ask: o.Facts.Tables}
 	b.samples = lookup[[]DeadLetter]{every: samplesEvery, clk: o.Clock, base: ctx, group: &b.asking}
+	b.proof = lookup[*Proof]{every: proofEvery, clk: o.Clock, base: ctx, group: &b.asking, ask: o.Facts.Proof}
 	if o.Facts.Broker != nil {
 		b.broker.ask = func(ctx context.Context) (Broker, error) { return o.Facts.Broker(ctx, b.positions()) }
 	}
@@ -228,13 +235,41 @@ func (b *Board) Ended(name string, err error) {
 	}
 }
 
+// Retrying says that a query ended because the store that it writes to does not
+// answer, and starts again by itself.
+func (b *Board) Retrying(name string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q := b.find(name); q != nil {
+		q.state, q.err = Retrying, err
+	}
+}
+
+// SetAside takes samples of rows that a batch counted and did not write.
+func (b *Board) SetAside(name string, rows []SetAside) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.find(name)
+	if q == nil {
+		return
+	}
+	if q.setAside == nil {
+		q.setAside = map[string][]SetAside{}
+	}
+	for _, r := range rows {
+		r.Snippet = Snippet([]byte(r.Snippet))
+		kept := append(q.setAside[r.Kind], r)
+		q.setAside[r.Kind] = kept[max(0, len(kept)-setAsideKept):]
+	}
+}
+
 // Idle says that a query looked for something new and found nothing.
 func (b *Board) Idle(name string) {
 	now := b.o.Clock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if q := b.find(name); q != nil {
-		q.state, q.moved = Running, now
+		q.state, q.err, q.moved = Running, nil, now
 	}
 }
 
@@ -255,7 +290,7 @@ func (b *Board) Batch(x Batch) {
 		b.mu.Unlock()
 		return
 	}
-	q.state, q.moved = Running, x.CommittedAt
+	q.state, q.err, q.moved = Running, nil, x.CommittedAt
 	if n := len(q.batches); n > 0 {
 		q.batches[n-1].Position = nil // only the last one's is asked for
 	}
@@ -313,6 +348,21 @@ func (b *Board) Batches(name string, most int) (out []Batch, unknown bool) {
 		out = out[:most]
 	}
 	return out, false
+}
+
+// LastBatch is the id of a query's last batch, as far as it is known.
+func (b *Board) LastBatch(name string) (id int64, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch q := b.find(name); {
+	case q == nil:
+		return 0, false
+	case len(q.batches) > 0:
+		return q.batches[len(q.batches)-1].BatchID, true
+	case q.restored != nil:
+		return q.restored.BatchID, true
+	}
+	return 0, false
 }
 
 // positions are where the queries stand.

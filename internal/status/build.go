@@ -55,20 +55,21 @@ func (in *ingest) rates(now time.Time, s IngestStats) IngestRates {
 
 // model is the state of everything, looked up as deep as wanted.
 func (b *Board) model(ctx context.Context, d depth) Model {
-	broker, tables, samples := b.broker.peek(), b.tables.peek(), b.samples.peek()
+	broker, tables, samples, proof := b.broker.peek(), b.tables.peek(), b.samples.peek(), b.proof.peek()
 	if d >= lags {
 		broker = b.broker.get(ctx)
 	}
 	if d >= all {
-		tables, samples = b.tables.get(ctx), b.samples.get(ctx)
+		tables, samples, proof = b.tables.get(ctx), b.samples.get(ctx), b.proof.get(ctx)
 	}
 	now := b.o.Clock.Now()
 	m := Model{
 		Pipeline: b.o.Pipeline, Version: b.o.Version, Now: now, StartedAt: b.began, UptimeSeconds: now.Sub(b.began).Seconds(),
 		Ingests: []Ingest{}, Queries: []Query{}, Alerts: []Alert{},
 		Topics: list(broker.value.Topics), Tables: list(tables.value), DeadLetters: list(samples.value),
+		SetAside: []SetAside{}, Proof: proof.value,
 	}
-	for _, e := range []error{broker.err, tables.err, samples.err} {
+	for _, e := range []error{broker.err, tables.err, samples.err, proof.err} {
 		if e != nil {
 			m.Errors = append(m.Errors, e.Error())
 		}
@@ -80,6 +81,7 @@ func (b *Board) model(ctx context.Context, d depth) Model {
 	}
 	for _, q := range b.queries {
 		m.Queries = append(m.Queries, q.model(now, broker))
+		m.SetAside = append(append(m.SetAside, q.setAside[LateRow]...), q.setAside[DuplicateRow]...)
 	}
 	m.Alerts = append(m.Alerts, b.alerts...)
 	m.AlertsTotal = b.alertsTotal
@@ -88,11 +90,13 @@ func (b *Board) model(ctx context.Context, d depth) Model {
 		m.Jobs = b.o.Jobs()
 	}
 	slices.Reverse(m.Alerts)
+	slices.SortStableFunc(m.SetAside, func(x, y SetAside) int { return y.At.Compare(x.At) })
 	var failing time.Duration
 	if !broker.failing.IsZero() {
 		failing = now.Sub(broker.failing)
 	}
 	m.Health = judge(m.Queries, m.Ingests, failing, broker.err)
+	m.Warnings = warn(m.Tables, m.Jobs, m.Proof)
 	return m
 }
 

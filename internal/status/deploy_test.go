@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,7 +33,7 @@ func read(t *testing.T, path string) string {
 
 func TestDashboardAndAlertsNameOnlyMetricsThatThereAre(t *testing.T) {
 	known := map[string]bool{"weir_query_batch_duration_seconds": true}
-	for _, h := range metricHelp {
+	for _, h := range slices.Concat(metricHelp, jobMetricHelp) {
 		known[h.name] = true
 	}
 	named := map[string]bool{}

@@ -153,7 +153,7 @@ func queryNode(q *Query, m *Model) node {
 	if q.LagOffsets != nil {
 		lag = count(*q.LagOffsets)
 	}
-	if q.Last != nil {
+	if q.Freshness != (Freshness{}) {
 		fresh = span(q.Freshness.P95Seconds)
 	}
 	if q.CommittedAt != nil {
@@ -175,6 +175,8 @@ func stateOf(state string, stalled bool) (tone, word string) {
 	switch {
 	case state == Failed:
 		return "bad", "failed"
+	case state == Retrying:
+		return "bad", "waiting for its store"
 	case stalled:
 		return "bad", "stalled"
 	case state == Starting:

@@ -11,7 +11,43 @@ const (
 	CodeStarting    = "starting"
 	CodeStalled     = "stalled"
 	CodeUnreachable = "unreachable"
+	CodeRetrying    = "retrying"
 )
+
+// Codes of warnings: red, and no fault of the stream.
+const (
+	CodeCheck             = "check-failed"
+	CodeJob               = "job-failed"
+	CodeModel             = "model-failed"
+	CodeModelTest         = "model-test-failed"
+	CodeCare              = "care-failed"
+	CodeProofViolated     = "proof-violated"
+	CodeProofInconclusive = "proof-inconclusive"
+)
+
+// warningCodes are those that warn gives.
+var warningCodes = []string{CodeCheck, CodeJob, CodeModel, CodeModelTest, CodeCare, CodeProofViolated, CodeProofInconclusive}
+
+// warn says what else is red.
+func warn(tables []Table, j *Jobs, p *Proof) []Reason {
+	out := []Reason{}
+	for _, t := range tables {
+		if t.Care != nil && t.Care.Error != "" {
+			out = append(out, Reason{Subject: t.Name, Code: CodeCare, Text: "table " + t.Name + ": its care failed: " + t.Care.Error})
+		}
+	}
+	if j != nil {
+		out = append(out, j.warnings()...)
+	}
+	switch {
+	case p == nil:
+	case p.Violated > 0:
+		out = append(out, Reason{Code: CodeProofViolated, Text: fmt.Sprintf("the last proof found %d of %d claims violated", p.Violated, p.Scenarios)})
+	case p.Inconclusive > 0:
+		out = append(out, Reason{Code: CodeProofInconclusive, Text: fmt.Sprintf("%d of %d scenarios of the last proof are inconclusive", p.Inconclusive, p.Scenarios)})
+	}
+	return out
+}
 
 // Rules of readiness.
 const (
@@ -49,6 +85,8 @@ func judge(queries []Query, ingests []Ingest, failing time.Duration, why error) 
 		switch {
 		case q.State == Failed:
 			bad(Reason{Subject: q.Name, Code: CodeFailed, Fatal: true, Text: "query " + q.Name + " has failed: " + q.Error})
+		case q.State == Retrying:
+			bad(Reason{Subject: q.Name, Code: CodeRetrying, Text: "query " + q.Name + " waits for the store that it writes to: " + q.Error})
 		case q.State == Starting:
 			bad(Reason{Subject: q.Name, Code: CodeStarting, Text: "query " + q.Name + " is starting: it has not claimed its tables yet"})
 		case q.State == Running && seconds(q.StalledSeconds) > limit:

@@ -2,6 +2,7 @@ package status
 
 import (
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -41,6 +42,10 @@ type Mart struct {
 	Seconds float64  `json:"seconds"`
 	Reads   []string `json:"reads,omitempty"`
 	Error   string   `json:"error,omitempty"`
+	// TestsPassed counts tests of the last run that look at this model;
+	// TestsFailed names those that did not pass.
+	TestsPassed int      `json:"tests_passed"`
+	TestsFailed []string `json:"tests_failed,omitempty"`
 }
 
 // Check is one check after its last run.
@@ -54,6 +59,41 @@ type Check struct {
 	Expected string    `json:"expected"`
 	Error    string    `json:"error,omitempty"`
 	At       time.Time `json:"at"`
+}
+
+// warnings are what is red among them. A model that is blocked by another, and
+// tests of a model that failed by them, are told with their cause.
+func (j *Jobs) warnings() (out []Reason) {
+	told := map[string]bool{}
+	for _, c := range j.Checks {
+		if c.Tone() == "bad" {
+			told["checks"] = true
+			out = append(out, Reason{Subject: c.Name, Code: CodeCheck, Text: "check " + c.Name + " (" + c.Severity + "): " + firstOf(c.Error, "found "+c.Observed+", wanted "+c.Expected)})
+		}
+	}
+	for _, m := range j.Models {
+		told["gold"] = told["gold"] || m.Tone() == "bad"
+		switch {
+		case len(m.TestsFailed) > 0:
+			out = append(out, Reason{Subject: m.Name, Code: CodeModelTest, Text: "model " + m.Name + ": tests do not pass: " + strings.Join(m.TestsFailed, ", ")})
+		case m.State == "failed":
+			out = append(out, Reason{Subject: m.Name, Code: CodeModel, Text: "model " + m.Name + " failed: " + m.Error})
+		}
+	}
+	for _, job := range j.Jobs {
+		kind, _, _ := strings.Cut(job.What, " ")
+		if job.Tone() == "bad" && !told[kind] {
+			out = append(out, Reason{Subject: job.Name, Code: CodeJob, Text: "job " + job.Name + " failed: " + job.Error})
+		}
+	}
+	return out
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
 }
 
 // Tone is the colour of a state: ok, wait or bad.
@@ -93,7 +133,7 @@ var jobMetricHelp = []struct {
 }{
 	{"weir_job_runs_total", "Runs of the job that were begun since the start of the process.", []string{"job"}},
 	{"weir_job_failures_total", "Runs of the job that failed, retries and all.", []string{"job"}},
-	{"weir_job_up", "1 where the job's last run succeeded or is under way, 0 where it failed or was interrupted.", []string{"job"}},
+	{"weir_job_up", "1 where the job's last run succeeded or is under way, 0 where it failed, was interrupted or had nothing to work on yet.", []string{"job"}},
 	{"weir_job_last_start_timestamp_seconds", "Start of the job's last run, in seconds since 1970.", []string{"job"}},
 	{"weir_check_passed", "1 where the check passed when it was last run, 0 where it did not.", []string{"check", "severity"}},
 	{"weir_gold_rows", "Rows of a gold table after its last run.", []string{"model"}},

@@ -70,12 +70,61 @@ var metricHelp = []struct {
 	{"weir_topic_records", "Offsets that the topic still holds.", []string{"topic"}},
 	{"weir_topic_partitions", "Partitions of the topic.", []string{"topic"}},
 	{"weir_alerts_total", "Alerts raised since the start of the process: adoptions, restarts, rebuilt state, losses.", []string{"query"}},
+	{"weir_query_retrying", "1 while the query waits for a store outside that does not answer, else 0.", []string{"query"}},
+	{"weir_warnings", "Things that are red without the stream being held up, by code: failed checks, jobs, models, table care, a proof that does not stand.", []string{"code"}},
+	{"weir_proof_scenarios", "Scenarios of the last report of weir prove, by outcome.", []string{"outcome"}},
+	{"weir_proof_timestamp_seconds", "Begin of the run that the last report of weir prove is of, in seconds since 1970.", nil},
 	{"weir_table_rows", "Rows of the table's head, deletes not taken off.", []string{"table"}},
 	{"weir_table_data_files", "Data files of the table's head.", []string{"table"}},
 	{"weir_table_delete_files", "Delete files of the table's head.", []string{"table"}},
 	{"weir_table_data_bytes", "Size of the data files of the table's head, in bytes.", []string{"table"}},
 	{"weir_table_snapshots", "Snapshots in the table's metadata.", []string{"table"}},
 	{"weir_table_metadata_bytes", "Size of the table's current metadata file, in bytes.", []string{"table"}},
+	{"weir_table_last_commit_timestamp_seconds", "Time of the table's newest snapshot, in seconds since 1970.", []string{"table"}},
+	{"weir_table_care_last_timestamp_seconds", "End of the last step of table care, in seconds since 1970.", []string{"table"}},
+	{"weir_table_care_steps_total", "Steps of table care since the start of the process.", []string{"table"}},
+	{"weir_table_care_failures_total", "Steps of table care that ended with an error.", []string{"table"}},
+	{"weir_table_small_files", "Data files that could be put together, as of the last step of care.", []string{"table"}},
+	{"weir_table_small_files_per_partition_max", "The most of them in one partition.", []string{"table"}},
+	{"weir_table_manifests", "Manifests of the table's head, as of the last step of care.", []string{"table"}},
+	{"weir_table_manifest_bytes", "Size of the manifests of the table's head, in bytes, as of the last step of care.", []string{"table"}},
+	{"weir_table_care_waiting_files", "Files that nothing refers to and that are removed when their grace is over.", []string{"table"}},
+	{"weir_table_care_compacted_files_total", "Small files that care has put together.", []string{"table"}},
+	{"weir_table_care_expired_snapshots_total", "Snapshots that care has expired.", []string{"table"}},
+	{"weir_table_care_merged_manifests_total", "Manifests that care has merged.", []string{"table"}},
+	{"weir_table_care_removed_files_total", "Files that care has removed.", []string{"table"}},
+}
+
+func collectProof(p *Proof, gauge func(string, float64, ...string)) {
+	if p == nil {
+		return
+	}
+	gauge("weir_proof_scenarios", float64(p.Proved), "proved")
+	gauge("weir_proof_scenarios", float64(p.Violated), "violated")
+	gauge("weir_proof_scenarios", float64(p.Inconclusive), "inconclusive")
+	gauge("weir_proof_timestamp_seconds", float64(p.At.UnixMilli())/1000)
+}
+
+func collectCare(t *Table, gauge func(string, float64, ...string), total func(string, int64, ...string)) {
+	c := t.Care
+	if c == nil {
+		return
+	}
+	total("weir_table_care_steps_total", c.Steps, t.Name)
+	total("weir_table_care_failures_total", c.Failures, t.Name)
+	total("weir_table_care_compacted_files_total", c.CompactedFiles, t.Name)
+	total("weir_table_care_expired_snapshots_total", c.ExpiredSnapshots, t.Name)
+	total("weir_table_care_merged_manifests_total", c.MergedManifests, t.Name)
+	total("weir_table_care_removed_files_total", c.RemovedFiles, t.Name)
+	if c.At == nil {
+		return // what a step counts is not known yet
+	}
+	gauge("weir_table_care_last_timestamp_seconds", float64(c.At.UnixMilli())/1000, t.Name)
+	gauge("weir_table_small_files", float64(c.SmallFiles), t.Name)
+	gauge("weir_table_small_files_per_partition_max", float64(c.SmallFilesMax), t.Name)
+	gauge("weir_table_manifests", float64(c.Manifests), t.Name)
+	gauge("weir_table_manifest_bytes", float64(c.ManifestBytes), t.Name)
+	gauge("weir_table_care_waiting_files", float64(c.WaitingFiles), t.Name)
 }
 
 func newMetrics(b *Board) *metrics {
@@ -116,6 +165,7 @@ func (m *metrics) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.board.broker.get(r.Context())
 		m.board.tables.get(r.Context())
+		m.board.proof.get(r.Context())
 		h.ServeHTTP(w, r)
 	})
 }
@@ -149,6 +199,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if model.Jobs != nil {
 		collectJobs(model.Jobs, gauge, total)
 	}
+	codes := map[string]int{}
+	for _, w := range model.Warnings {
+		codes[w.Code]++
+	}
+	for _, code := range warningCodes {
+		gauge("weir_warnings", float64(codes[code]), code)
+	}
+	collectProof(model.Proof, gauge)
 	for _, t := range model.Topics {
 		gauge("weir_topic_records", float64(t.Records), t.Name)
 		gauge("weir_topic_partitions", float64(t.Partitions), t.Name)
@@ -163,6 +221,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge("weir_table_data_bytes", float64(t.DataBytes), t.Name)
 		gauge("weir_table_snapshots", float64(t.Snapshots), t.Name)
 		gauge("weir_table_metadata_bytes", float64(t.MetadataBytes), t.Name)
+		if t.CommittedAt != nil {
+			gauge("weir_table_last_commit_timestamp_seconds", float64(t.CommittedAt.UnixMilli())/1000, t.Name)
+		}
+		collectCare(&t, gauge, total)
 	}
 }
 
@@ -174,6 +236,7 @@ func truth(b bool) float64 {
 }
 
 func collectQuery(q *Query, gauge func(string, float64, ...string), total func(string, int64, ...string)) {
+	gauge("weir_query_retrying", truth(q.State == Retrying), q.Name)
 	gauge("weir_query_up", truth(q.State == Running || q.State == Done), q.Name)
 	total("weir_query_input_rows_total", q.Totals.InputRows, q.Name)
 	total("weir_query_output_rows_total", q.Totals.OutputRows, q.Name)

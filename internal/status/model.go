@@ -9,8 +9,9 @@ import (
 const (
 	Starting = "starting" // lock, decision, claim: nothing read yet
 	Running  = "running"
-	Done     = "done"   // its trigger ended it, or a clean stop
-	Failed   = "failed" // it ended with an error
+	Retrying = "retrying" // its store outside does not answer: it starts again by itself
+	Done     = "done"     // its trigger ended it, or a clean stop
+	Failed   = "failed"   // it ended with an error
 )
 
 // Model is everything that the page shows, as /api/status gives it.
@@ -21,18 +22,25 @@ type Model struct {
 	StartedAt     time.Time `json:"started_at"`
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	Health        Health    `json:"health"`
-	Ingests       []Ingest  `json:"ingests"`
-	Topics        []Topic   `json:"topics"`
-	Queries       []Query   `json:"queries"`
-	Tables        []Table   `json:"tables"`
+	// Warnings are what is red without the stream being held up: a failed check,
+	// a failed job, table care that cannot work. The probes leave them out.
+	Warnings []Reason `json:"warnings"`
+	Ingests  []Ingest `json:"ingests"`
+	Topics   []Topic  `json:"topics"`
+	Queries  []Query  `json:"queries"`
+	Tables   []Table  `json:"tables"`
 	// DeadLetters are samples, newest first; the counts are the queries' and
 	// the ingestions'.
 	DeadLetters []DeadLetter `json:"dead_letters"`
+	// SetAside are samples of late and duplicate rows of this run, newest first.
+	SetAside []SetAside `json:"set_aside"`
 	// Alerts are newest first; AlertsTotal counts those that were dropped too.
 	Alerts      []Alert `json:"alerts"`
 	AlertsTotal int64   `json:"alerts_total"`
 	// Jobs is left out where the pipeline has none.
 	Jobs *Jobs `json:"jobs,omitempty"`
+	// Proof is the last report of weir prove that was found, if any.
+	Proof *Proof `json:"proof,omitempty"`
 	// Errors are what could not be looked up (a broker that does not answer).
 	Errors []string `json:"errors,omitempty"`
 }
@@ -47,9 +55,10 @@ type Health struct {
 
 // Reason is one thing that is wrong.
 type Reason struct {
-	// Subject is the query or ingestion, empty for the whole pipeline.
+	// Subject is the query, ingestion, table, job or check; empty for the whole
+	// pipeline.
 	Subject string `json:"subject,omitempty"`
-	// Code is failed, starting, stalled or unreachable; the page explains each.
+	// Code is one of the Code constants; the page explains each.
 	Code string `json:"code"`
 	Text string `json:"text"`
 	// Fatal is set where the process cannot mend it: /livez fails as well.
@@ -205,6 +214,35 @@ type Table struct {
 	CommittedAt   *time.Time `json:"committed_at,omitempty"`
 	// Missing is set where the table does not exist yet.
 	Missing bool `json:"missing,omitempty"`
+	// Care is left out where this process does not look after the table.
+	Care *Care `json:"care,omitempty"`
+}
+
+// Care is how a table's care stands. Counts are of this run, sizes as of the
+// last step.
+type Care struct {
+	// At is the end of the last step; nil before the first.
+	At *time.Time `json:"at,omitempty"`
+	// NextInBatches is after how many more batches of its query the next step
+	// comes, NextAt when: one of them is set.
+	NextInBatches *int64     `json:"next_in_batches,omitempty"`
+	NextAt        *time.Time `json:"next_at,omitempty"`
+	Steps         int64      `json:"steps"`
+	Failures      int64      `json:"failures"`
+	// Error is the last step's; Skipped says why files are not put together.
+	Error   string `json:"error,omitempty"`
+	Skipped string `json:"skipped,omitempty"`
+	// SmallFiles could be put together; SmallFilesMax is the most of them in one
+	// partition.
+	SmallFiles       int64 `json:"small_files"`
+	SmallFilesMax    int64 `json:"small_files_per_partition_max"`
+	Manifests        int64 `json:"manifests"`
+	ManifestBytes    int64 `json:"manifest_bytes"`
+	WaitingFiles     int64 `json:"waiting_files"` // to be removed when their grace is over
+	CompactedFiles   int64 `json:"compacted_files"`
+	ExpiredSnapshots int64 `json:"expired_snapshots"`
+	MergedManifests  int64 `json:"merged_manifests"`
+	RemovedFiles     int64 `json:"removed_files"`
 }
 
 // DeadLetter is one record that could not be used. Key and Snippet hold at most
@@ -220,6 +258,60 @@ type DeadLetter struct {
 	Key       string    `json:"key,omitempty"`
 	Snippet   string    `json:"snippet"`
 	At        time.Time `json:"at"`
+}
+
+// Kinds of rows that are set aside without being kept.
+const (
+	LateRow      = "late"
+	DuplicateRow = "duplicate"
+)
+
+// SetAside is one row that a query counted and did not write.
+type SetAside struct {
+	Query     string    `json:"query"`
+	Kind      string    `json:"kind"` // late or duplicate
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Offset    int64     `json:"offset"`
+	EventTime time.Time `json:"event_time"`
+	// Watermark is what the batch measured the row against.
+	Watermark *time.Time `json:"watermark,omitempty"`
+	Snippet   string     `json:"snippet"`
+	At        time.Time  `json:"at"`
+}
+
+// Proof is a report of weir prove in short.
+type Proof struct {
+	File string `json:"file"`
+	// At is when the run began, Version the binary that was proved.
+	At           time.Time  `json:"at"`
+	Version      string     `json:"version"`
+	Revision     string     `json:"revision,omitempty"`
+	Outcome      string     `json:"outcome"` // proved, violated or inconclusive
+	Scenarios    int        `json:"scenarios"`
+	Proved       int        `json:"proved"`
+	Violated     int        `json:"violated"`
+	Inconclusive int        `json:"inconclusive"`
+	Kills        int        `json:"kills"`
+	Recovery     [3]float64 `json:"recovery_seconds_p50_p95_max"`
+	// Groups are the scenarios by group, Failing those that are not proved.
+	Groups  []ProofGroup `json:"groups"`
+	Failing []ProofCase  `json:"failing"`
+}
+
+// ProofGroup is how many scenarios of a group were proved.
+type ProofGroup struct {
+	Name   string `json:"name"`
+	Proved int    `json:"proved"`
+	Total  int    `json:"total"`
+}
+
+// ProofCase is a scenario that was not proved.
+type ProofCase struct {
+	Name    string `json:"name"`
+	Outcome string `json:"outcome"`
+	Claim   string `json:"claim"`
+	Reason  string `json:"reason,omitempty"`
 }
 
 // Alert is what a person must see: an adoption, a restart, rebuilt state.

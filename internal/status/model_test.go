@@ -210,7 +210,10 @@ func TestMetricsParseBackAndSayWhatTheModelSays(t *testing.T) {
 	commit(b, clk, "silver", 40, 80)
 	b.Alert("silver", "adopted")
 	b.broker.value = Broker{Topics: []Topic{{Name: "wiki.recentchange", Partitions: 4, Records: 9}}}
-	b.tables.value = []Table{{Name: "silver.edits", Rows: 40, DataFiles: 2, Snapshots: 3, MetadataBytes: 77}, {Name: "gone", Missing: true}}
+	now := clk.Now()
+	b.proof.value = &Proof{At: now, Scenarios: 3, Proved: 2, Violated: 1}
+	b.tables.value = []Table{{Name: "silver.edits", Rows: 40, DataFiles: 2, Snapshots: 3, MetadataBytes: 77, CommittedAt: &now,
+		Care: &Care{At: &now, Steps: 9, Failures: 1, SmallFiles: 31, SmallFilesMax: 7, Manifests: 5, ManifestBytes: 6, WaitingFiles: 2, CompactedFiles: 10, ExpiredSnapshots: 11, MergedManifests: 12, RemovedFiles: 13}}, {Name: "gone", Missing: true}}
 	res := request(t, handler(b, "", false), "GET", "/metrics", nil)
 	text := body(t, res)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -235,6 +238,9 @@ func TestMetricsParseBackAndSayWhatTheModelSays(t *testing.T) {
 		"weir_query_freshness_seconds p95": 1.5, "weir_query_lag_offsets bronze": 0, "weir_query_state_keys silver": 50,
 		"weir_query_state_bytes silver": 2048, "weir_alerts_total silver": 1, "weir_ingest_events_published_total recentchange": 1000,
 		"weir_ingest_violations_total invalid_json": 6, "weir_ingest_lag_seconds recentchange": 1.5, "weir_build_info 1.2.3": 1,
+		"weir_table_small_files silver.edits": 31, "weir_table_small_files_per_partition_max silver.edits": 7,
+		"weir_table_care_steps_total silver.edits": 9, "weir_table_care_failures_total silver.edits": 1, "weir_table_care_removed_files_total silver.edits": 13,
+		"weir_proof_scenarios violated": 1, "weir_warnings proof-violated": 1, "weir_warnings care-failed": 0,
 		"weir_table_metadata_bytes silver.edits": 77, "weir_query_watermark_seconds silver": float64(clk.Now().Add(-10 * time.Minute).Unix()),
 	} {
 		metric, label, _ := strings.Cut(name, " ")
@@ -291,7 +297,7 @@ func TestEveryReasonAndEveryClassThatNeedsADecisionHasAdvice(t *testing.T) {
 		t.Errorf("advice %q", got)
 	}
 	v.M.Queries[0].ErrorClass = failure.Runtime.String()
-	if got := v.AdviceID(Reason{Subject: "q", Code: CodeFailed}); got != CodeFailed {
+	if got := v.AdviceID(Reason{Subject: "q", Code: CodeFailed}); got != "failed-runtime" {
 		t.Errorf("advice %q", got)
 	}
 }

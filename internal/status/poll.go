@@ -13,6 +13,7 @@ const (
 	lagEvery      = 2 * time.Second
 	tablesEvery   = 5 * time.Second
 	samplesEvery  = 10 * time.Second
+	proofEvery    = 10 * time.Second
 	lookupTimeout = 10 * time.Second
 	// lookupPatience is how long a reader of the page waits for fresh facts;
 	// after that it gets those of the last time.

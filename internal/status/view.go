@@ -19,17 +19,18 @@ var assets embed.FS
 
 // fragmentNames are the parts of the page that are replaced while it is open;
 // each is a template of that name in an element of that id.
-var fragmentNames = []string{"health", "tiles", "flow", "legend", "queries", "batches", "letters", "jobs", "tables", "alerts"}
+var fragmentNames = []string{"health", "tiles", "flow", "legend", "queries", "batches", "letters", "jobs", "tables", "proof", "alerts"}
 
 // What the page lists.
 const (
 	recentBatches = 25
-	firstLetters  = 4 // dead letters that are shown without asking
+	firstLetters  = 4 // samples of a kind that are shown without asking
 )
 
 var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"count": count, "rate": rate, "size": size, "span": span, "seconds": seconds, "ago": ago,
-	"ms": func(n int64) string { return span(float64(n) / 1000) }, "breakable": breakable,
+	"dict": dict,
+	"ms":   func(n int64) string { return span(float64(n) / 1000) }, "breakable": breakable,
 }).ParseFS(assets, "assets/page.html", "assets/fragments.html"))
 
 // view is the model with what only a page needs.
@@ -59,6 +60,57 @@ var charts = []chart{
 	{"lag", "Lag", "count", "offsets waiting when a batch was planned, what it took included"},
 }
 
+// dict gives a template several values by name.
+func dict(pairs ...any) map[string]any {
+	out := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		out[pairs[i].(string)] = pairs[i+1]
+	}
+	return out
+}
+
+// Until is how long it is until t.
+func (v *view) Until(t time.Time) string { return ago(t.Sub(v.M.Now)) }
+
+// Done is what care did in this run: files put together, snapshots expired,
+// files removed.
+func (c Care) Done() string {
+	var out []string
+	for _, d := range []struct {
+		n    int64
+		what string
+	}{
+		{c.CompactedFiles, "compacted"}, {c.ExpiredSnapshots, "expired"}, {c.RemovedFiles, "removed"}, {c.WaitingFiles, "to be removed"},
+	} {
+		if d.n > 0 {
+			out = append(out, count(d.n)+" "+d.what)
+		}
+	}
+	if c.Skipped != "" {
+		out = append(out, c.Skipped)
+	}
+	if len(out) == 0 {
+		return "nothing was due"
+	}
+	return strings.Join(out, ", ")
+}
+
+// Tone is the colour of a proof's outcome.
+func (p Proof) Tone() string { return proofTone(p.Outcome) }
+
+// Tone is the colour of a scenario's outcome.
+func (p ProofCase) Tone() string { return proofTone(p.Outcome) }
+
+func proofTone(outcome string) string {
+	switch outcome {
+	case "proved":
+		return "ok"
+	case "violated":
+		return "bad"
+	}
+	return "wait"
+}
+
 // breakable is a name that may be broken after its separators, and not in the
 // middle of a word.
 func breakable(s string) template.HTML {
@@ -79,7 +131,7 @@ func breakable(s string) template.HTML {
 func newView(b *Board, ctx context.Context) *view {
 	m := b.model(ctx, all)
 	batches, _ := b.Batches("", recentBatches)
-	v := &view{M: m, Batches: batches, Advice: adviceList, Charts: charts, Flow: flow(&m), Tone: tone(m.Health)}
+	v := &view{M: m, Batches: batches, Advice: adviceList, Charts: charts, Flow: flow(&m), Tone: tone(m.Health, m.Warnings)}
 	v.Tiles = v.tiles()
 	for _, e := range m.Errors {
 		if !slices.ContainsFunc(m.Health.Reasons, func(r Reason) bool { return strings.Contains(r.Text, e) }) {
@@ -89,9 +141,36 @@ func newView(b *Board, ctx context.Context) *view {
 	return v
 }
 
-// tone is the colour of the health: starting is no fault.
-func tone(h Health) string {
+// Headline is the state in a word or two.
+func (v *view) Headline() string {
+	switch {
+	case !v.M.Health.Live:
+		return "Stopped by a failure"
+	case v.Tone == "bad" && v.M.Health.Ready:
+		return "Flowing, but something is red"
+	case v.Tone == "bad":
+		return "Needs attention"
+	case v.Tone == "wait" && !v.M.Health.Ready:
+		return "Starting"
+	case v.Tone == "wait":
+		return "Flowing, with a warning"
+	}
+	return "All is flowing"
+}
+
+// Reasons are everything that is not as it should be, the stream's first.
+func (v *view) Reasons() []Reason { return slices.Concat(v.M.Health.Reasons, v.M.Warnings) }
+
+// tone is the colour of the whole: starting is no fault, and nor is a proof that
+// shows nothing either way.
+func tone(h Health, warnings []Reason) string {
 	t := "ok"
+	for _, r := range warnings {
+		if r.Code != CodeProofInconclusive {
+			return "bad"
+		}
+		t = "wait"
+	}
 	for _, r := range h.Reasons {
 		if r.Code != CodeStarting {
 			return "bad"
@@ -117,8 +196,8 @@ func fragments(v *view) map[string]string {
 func (v *view) tiles() []tile {
 	var in, out, late, dup, dead, batches, lag int64
 	var rows, fresh float64
-	known := false
-	for i, q := range v.M.Queries {
+	known, last := false, ""
+	for _, q := range v.M.Queries {
 		batches += q.Totals.Batches
 		late, dup, dead = late+q.Totals.Late, dup+q.Totals.Duplicate, dead+q.Totals.DeadLettered
 		if q.LagOffsets != nil {
@@ -127,19 +206,20 @@ func (v *view) tiles() []tile {
 		if q.Level == 0 {
 			in, rows = in+q.Totals.InputRows, rows+q.Rates.Input
 		}
-		if i == len(v.M.Queries)-1 {
-			out, fresh = q.Totals.OutputRows, q.Freshness.P95Seconds
+		// The last query whose rows have event times tells how old they are when
+		// they arrive; sessions are silent until one ends.
+		if q.Freshness != (Freshness{}) {
+			last, fresh, out = q.Name, q.Freshness.P95Seconds, q.Totals.OutputRows
 		}
 	}
 	for _, i := range v.M.Ingests {
 		dead += i.Stats.DeadLetters
 	}
 	tiles := []tile{{Label: "Rows in", Value: rate(rows), Note: count(in) + " this run"}}
-	if n := len(v.M.Queries); n > 0 {
-		last := v.M.Queries[n-1]
+	if len(v.M.Queries) > 0 {
 		value, note := "–", "no batch yet"
-		if last.Last != nil {
-			value, note = span(fresh), "p95 at "+last.Name+", "+count(out)+" rows out"
+		if last != "" {
+			value, note = span(fresh), "p95 at "+last+", "+count(out)+" rows out"
 		}
 		tiles = append(tiles, tile{Label: "Freshness", Value: value, Note: note})
 	}
@@ -184,6 +264,29 @@ func (v *view) Letters() []letterCount {
 			Filtered: q.Totals.Filtered, Dead: q.Totals.DeadLettered, Where: q.DeadLetterTable})
 	}
 	return out
+}
+
+// rows is a list of samples, the newest apart from the rest.
+type rows struct{ First, More []SetAside }
+
+// SetAside are the samples of late or duplicate rows.
+func (v *view) SetAside(kind string) rows {
+	var of []SetAside
+	for _, r := range v.M.SetAside {
+		if r.Kind == kind {
+			of = append(of, r)
+		}
+	}
+	n := min(firstLetters, len(of))
+	return rows{of[:n], of[n:]}
+}
+
+// Before is how long before b the time a is.
+func (v *view) Before(a time.Time, b *time.Time) string {
+	if b == nil {
+		return ""
+	}
+	return ago(b.Sub(a))
 }
 
 // FirstLetters and MoreLetters are the samples, the newest apart from the rest.
