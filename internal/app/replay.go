@@ -58,6 +58,8 @@ type replaying struct {
 
 	table *table.Table   // as last loaded, and the marker of the query in it
 	live  *marker.Marker // of the query's stream
+	// erasures names those that the table had seen before any row was read.
+	erasures *string
 	held  map[identity]struct{}
 	taken map[identity]struct{} // in this run
 	// staged are the rows that the commit under way brings.
@@ -151,8 +153,24 @@ func (r *replaying) load(ctx context.Context) error {
 	if live == nil || live.Kind != marker.KindStream || live.Position.Vector() == nil {
 		return failure.New(failure.Checkpoint, "table %s holds no marker of query %s: how far it has come is not known", lake.Name(r.ident), r.q.Name)
 	}
+	if err := r.checkErased(t); err != nil {
+		return err
+	}
 	r.table, r.live, r.held = t, live, map[identity]struct{}{}
 	return r.eachIdentity(ctx, t, func(id identity) { r.held[id] = struct{}{} })
+}
+
+// checkErased refuses to go on with rows that were read before an erasure.
+func (r *replaying) checkErased(t *table.Table) error {
+	now := marker.ErasuresOf(t.Properties())
+	if r.erasures == nil {
+		r.erasures = &now
+	}
+	if now != *r.erasures {
+		return failure.New(failure.Runtime, "query %s: rows were erased while they were replayed; %d were brought before that", r.q.Name, r.report.Replayed).
+			WithHint("run the same command again: it reads what is left")
+	}
+	return nil
 }
 
 // eachIdentity reads the identity of every row of a snapshot.
@@ -291,8 +309,12 @@ func (r *replaying) sink() (sink.Sink, error) {
 		Clock: r.a.opts.Clock, Verify: r.verify})
 }
 
-// verify refuses a head that holds one of the rows that are about to be brought.
+// verify refuses a head that holds one of the rows that are about to be brought,
+// or that has seen an erasure since they were read.
 func (r *replaying) verify(ctx context.Context, head *table.Table) error {
+	if err := r.checkErased(head); err != nil {
+		return err
+	}
 	if snapshotID(head) == snapshotID(r.table) || r.staged == nil {
 		return nil
 	}

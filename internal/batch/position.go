@@ -62,6 +62,8 @@ type TablePosition struct {
 	// WatermarkMicros is the table's own watermark here: no row after this place
 	// has an earlier event time. Nil where the table has none that is known.
 	WatermarkMicros *int64 `json:"watermark_micros,omitempty"`
+	// Erasures names the erasures of the table that the query's state knows of.
+	Erasures string `json:"erasures,omitempty"`
 }
 
 // TopicPartition names a partition by topic name.

@@ -11,11 +11,13 @@ import (
 
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/duck"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/gold"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/scan"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -183,6 +185,10 @@ func (r *runner) offsets(ctx context.Context, t *table.Table, c pipeline.Check, 
 			return nil
 		}
 	}
+	declared, err := marker.DeclaredDeletes(t.Properties())
+	if err != nil {
+		return failure.Wrap(failure.Config, err, "table %s", lake.Name(t.Identifier()))
+	}
 	const place, view = "weir complete", "rows"
 	if _, err := r.session.Mount(ctx, place, view, duck.Head(t)); err != nil {
 		return err
@@ -205,7 +211,12 @@ func (r *runner) offsets(ctx context.Context, t *table.Table, c pipeline.Check, 
 		if most >= position[p] {
 			beyond++
 		} else {
-			holes += position[p] - least - distinct
+			before := batch.Range{Topic: c.Completeness.Topic, Partition: p, From: least, To: position[p]}
+			erased, _, err := marker.DeclaredWithin(declared, before)
+			if err != nil {
+				return failure.Wrap(failure.Config, err, "table %s", lake.Name(t.Identifier()))
+			}
+			holes += position[p] - least - distinct - erased
 		}
 	}
 	if err := rows.Err(); err != nil {

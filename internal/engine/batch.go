@@ -32,6 +32,8 @@ type run struct {
 	// since is where the operators' state began with nothing, nil where with the
 	// query.
 	since *batch.KafkaPosition
+	// erased names the erasures of the source that the state knows of.
+	erased string
 	// limit is the marker of a side sink that holds the next batch already and
 	// so fixes where it ends; nil otherwise.
 	limit *marker.Marker
@@ -61,6 +63,7 @@ type attempt struct {
 	started  time.Time
 	lag      int64
 	end      batch.Position
+	erased   int64 // rows of the batch that are gone from the source on purpose, at most
 	result   operator.Result
 	state    []marker.StateFile
 	staged   []sink.Staged // by index of run.sinks
@@ -100,6 +103,9 @@ func (r *run) runBatch(ctx context.Context, pending *checkpoint.Plan) (did bool,
 
 	for try := 1; ; try++ {
 		a.nonce = clock.Nonce()
+		if err := r.forgetErased(ctx); err != nil {
+			return false, err
+		}
 		// 2 read, 3 transform and 4 stage overlap: rows stream from the source
 		// through the operators into the sinks' staging files. Nothing that
 		// these steps write is visible to anybody.

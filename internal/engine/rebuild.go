@@ -64,6 +64,38 @@ func (r *run) rebuildInput(ctx context.Context, b operator.InputRebuilder, m *ma
 	return nil
 }
 
+// forgetErased reads the state of sessions and windows again from the source
+// where rows were erased there since the state was made: they must not be put out
+// by a group that still remembers them. The name of the erasures goes into the
+// marker with the batch, so a crash before that reads again.
+func (r *run) forgetErased(ctx context.Context) error {
+	src, ok := r.q.Source.(source.Erasable)
+	b := r.releasing()
+	if !ok || b == nil {
+		return nil
+	}
+	now, err := src.Erasures(ctx)
+	if err != nil || now == r.erased {
+		return err
+	}
+	m := r.main().head
+	switch {
+	case m.BatchID < 0: // nothing is remembered yet
+	case !b.CanRebuild():
+		r.q.alert("rows were erased from the source, and the open groups cannot be read again without them: they hold them until they are complete")
+	default:
+		for _, op := range r.q.Transform.State() {
+			op.Reset()
+		}
+		if err := r.rebuildInput(ctx, b, m); err != nil {
+			return err
+		}
+		r.stateT = nil // the next version is a snapshot without a parent
+	}
+	r.erased = now
+	return nil
+}
+
 // beginAnew forgets what the operators remember, where the user says so. Ids of
 // dropDuplicatesWithinWatermark that are in the main table are read from there
 // all the same; groups begin with the rows after the marker's position.

@@ -284,6 +284,9 @@ func (r *run) takeUp(ctx context.Context, obs *observed, d checkpoint.Decision) 
 	}
 	r.pos, r.mark, r.last, r.next = m.Position.Clone(), m.Watermark, m.BatchTime, d.NextBatchID
 	r.stateT = m.State
+	if m.Position.Table != nil {
+		r.erased = m.Position.Table.Erasures
+	}
 	if err := r.restoreState(ctx, m, d); err != nil {
 		return nil, err
 	}

@@ -85,6 +85,15 @@ const (
 	CareRemoved   = "care.removed"
 )
 
+// The crash points of an erasure (package erase's doc.go).
+const (
+	ErasePlanned   = "erase.planned"
+	EraseStaged    = "erase.staged"
+	EraseCommitted = "erase.committed"
+	EraseRecorded  = "erase.recorded"
+	EraseDone      = "erase.done"
+)
+
 // Point describes one crash point.
 type Point struct {
 	Name string
@@ -132,6 +141,11 @@ func Points() []Point {
 		{CareCompacted, "care", "the new files are in the table, the small ones are not"},
 		{CareManifests, "care", "small manifests are merged"},
 		{CareRemoved, "care", "one file that nothing refers to is removed"},
+		{ErasePlanned, "erase", "what is to be erased is written down; no table has lost a row"},
+		{EraseStaged, "erase", "one table's files without the rows are durable, unreferenced"},
+		{EraseCommitted, "erase", "one table is without the rows, and says so"},
+		{EraseRecorded, "erase", "the erasure stands in ops.erasures"},
+		{EraseDone, "erase", "what was written down at the beginning is removed"},
 	}
 }
 

@@ -28,7 +28,7 @@ func (c *Catalog) Rewrite(ctx context.Context, base *table.Table, remove, add []
 	if err != nil {
 		return nil, err
 	}
-	r := txn.NewRewrite(withOffsets(base, summary))
+	r := txn.NewRewrite(WithOffsets(base, summary))
 	for _, f := range remove {
 		r.DeleteFile(f)
 	}
@@ -63,7 +63,7 @@ func (c *Catalog) RewriteManifests(ctx context.Context, base *table.Table, pick 
 // Touch commits a snapshot that changes nothing: the head moves, so that every
 // commit which was prepared before fails.
 func (c *Catalog) Touch(ctx context.Context, base *table.Table, summary map[string]string) (*table.Table, error) {
-	return c.Commit(ctx, base, Change{Summary: withOffsets(base, summary)})
+	return c.Commit(ctx, base, Change{Summary: WithOffsets(base, summary)})
 }
 
 func (c *Catalog) finish(ctx context.Context, base *table.Table, txn *table.Transaction) (*table.Table, error) {
@@ -74,9 +74,9 @@ func (c *Catalog) finish(ctx context.Context, base *table.Table, txn *table.Tran
 	return table.New(after.Identifier(), after.Metadata(), after.MetadataLocation(), base.FS, c), nil
 }
 
-// withOffsets is the summary with the offset vector of the head, or of the
+// WithOffsets is a summary with the offset vector of the head, or of the
 // newest snapshot below it that has one.
-func withOffsets(base *table.Table, summary map[string]string) map[string]string {
+func WithOffsets(base *table.Table, summary map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range summary {
 		out[k] = v

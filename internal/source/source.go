@@ -71,6 +71,13 @@ type Rescanner interface {
 	Rescan(ctx context.Context, start *batch.KafkaPosition, end batch.Position, columns []string, timeColumn string, minMicros int64, emit func(arrow.RecordBatch) error) error
 }
 
+// Erasable is what a Source also is whose rows can be erased on purpose.
+type Erasable interface {
+	// Erasures names the erasures that the source has seen. While the name is the
+	// same no row that was read is gone.
+	Erasures(ctx context.Context) (string, error)
+}
+
 // ReadEnv is what the plan fixes for the rows of a batch.
 type ReadEnv struct {
 	// BatchTimeMicros is the plan's batch time; the ingested_at of Kafka rows.
@@ -90,6 +97,9 @@ type ReadResult struct {
 	Rows int64
 	// MaxTimestampMicros is the greatest Kafka timestamp read, 0 if none.
 	MaxTimestampMicros int64
+	// Erased is how many rows of the range are gone because they were erased on
+	// purpose, at most.
+	Erased int64
 }
 
 // Violation is one contradiction between a position and the source.

@@ -135,6 +135,9 @@ func (c *committing) try(ctx context.Context) (*sink.Committed, error) {
 func (c *committing) change(ctx context.Context, t *table.Table) (lake.Change, *marker.Marker, error) {
 	var files []iceberg.DataFile
 	var err error
+	if err := c.checkErased(t); err != nil {
+		return lake.Change{}, nil, err
+	}
 	if c.s.opts.Verify != nil {
 		if err := c.s.opts.Verify(ctx, t); err != nil {
 			c.errors++
@@ -155,6 +158,22 @@ func (c *committing) change(ctx context.Context, t *table.Table) (lake.Change, *
 		err = c.merge.apply(&ch)
 	}
 	return ch, written, err
+}
+
+// checkErased refuses rows of a table that were read before an erasure: some of
+// them may be gone there by now. An erasure goes down the tables in the order in
+// which rows do and moves the head of each, so rows that were read too early meet
+// it here, and are read again. What the sink knows of is from before the read: it
+// is what it has claimed or committed last.
+func (c *committing) checkErased(t *table.Table) error {
+	if c.m.Position.Table == nil {
+		return nil // Kafka has its records still, and none of these was in a table
+	}
+	if marker.ErasuresOf(t.Properties()) == marker.ErasuresOf(c.s.remembered().Properties()) {
+		return nil
+	}
+	c.s.remember(t)
+	return fmt.Errorf("%w: rows were erased from table %s since the batch was read", sink.ErrStale, c.s.Name())
 }
 
 // judge compares the table's marker with what a commit of ours may follow:

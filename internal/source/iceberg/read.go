@@ -2,7 +2,6 @@ package iceberg
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -12,22 +11,9 @@ import (
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake/scan"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/source"
 )
-
-// DeclaredDeletesKey is the table property that records what was deleted on
-// purpose (legal erasure): a JSON list of DeclaredDelete. Rows that are missing
-// within what is declared are no loss.
-const DeclaredDeletesKey = "weir.declared-deletes"
-
-// DeclaredDelete is one deletion on purpose: at most Rows rows of [From, To).
-type DeclaredDelete struct {
-	Topic     string `json:"topic"`
-	Partition int32  `json:"partition"`
-	From      int64  `json:"from"`
-	To        int64  `json:"to"`
-	Rows      int64  `json:"rows"`
-}
 
 // tally is what was read of one partition.
 type tally struct {
@@ -108,10 +94,11 @@ func (s *Source) Read(ctx context.Context, start, end batch.Position, _ source.R
 		return source.ReadResult{}, err
 	}
 	out := end.Clone()
-	if err := s.settle(t, start, out, c); err != nil {
+	erased, err := s.settle(t, start, out, c)
+	if err != nil {
 		return source.ReadResult{}, err
 	}
-	return source.ReadResult{End: out, Rows: c.rows, MaxTimestampMicros: c.max}, nil
+	return source.ReadResult{End: out, Rows: c.rows, MaxTimestampMicros: c.max, Erased: erased}, nil
 }
 
 // readColumns are the emitted columns, then those that counting needs.
@@ -194,20 +181,20 @@ func sameColumns(a, b *table.Snapshot) bool {
 	return a.SchemaID == nil || b.SchemaID == nil || *a.SchemaID == *b.SchemaID
 }
 
-// settle checks the rows against the upstream's counts and fills in end.
-func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) error {
-	declared, err := declaredDeletes(t)
+// settle checks the rows against the upstream's counts and fills in end. It
+// returns how many rows of the range are gone because they were erased.
+func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) (erased int64, err error) {
+	declared, err := s.declared(t)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	up := end.Table.Upstream
-	var first error
 	up.Each(func(topic, id string, part int32, e batch.PartitionPosition) {
 		st, ok := start.Vector().Get(topic, part)
 		if !ok {
 			st = unread
 		}
-		if e.HandedTo != "" || e.NextOffset <= st.NextOffset {
+		if err != nil || e.HandedTo != "" || e.NextOffset <= st.NextOffset {
 			return
 		}
 		got := tally{last: -1}
@@ -215,30 +202,35 @@ func (s *Source) settle(t *table.Table, start, end batch.Position, c *counter) e
 			got = *p
 		}
 		r := batch.Range{Topic: topic, Partition: part, From: st.NextOffset, To: e.NextOffset}
+		least, most, derr := marker.DeclaredWithin(declared, r)
 		switch {
+		case derr != nil:
+			err = failure.Wrap(failure.Config, derr, "table %s", s.cfg.Name)
 		case s.cfg.Rows != nil: // what the upstream read is not what it put out
+			erased += most
 		case st.Rows >= 0 && e.Rows >= 0:
-			if err := s.compare(r, e.Rows-st.Rows, got.rows, declared); err != nil && first == nil {
-				first = err
-			}
-		case st.Rows >= 0 && allowance(r, declared) == 0:
-			// With deletions in the range the upstream's count of it is not
+			erased += max(0, e.Rows-st.Rows-got.rows)
+			err = s.compare(r, e.Rows-st.Rows, got.rows, least, most)
+		case st.Rows >= 0 && least == most:
+			// Of deletions without their offsets the upstream's count is not
 			// known before its next commit's.
-			e.Rows = st.Rows + got.rows
+			e.Rows = st.Rows + got.rows + least
+			erased += least
 		}
 		if e.LastOffset = got.last; got.rows == 0 {
 			e.LastOffset = st.LastOffset
 		}
 		up.Set(topic, id, part, e)
 	})
-	if s.cfg.Rows != nil && first == nil {
-		first = s.judge(t, start.Table.Upstream, up, c.rows)
+	if s.cfg.Rows != nil && err == nil {
+		err = s.judge(t, start, end, c.rows, declared)
 	}
-	return first
+	return erased, err
 }
 
-// compare refuses a range whose rows are not those that the upstream counted.
-func (s *Source) compare(r batch.Range, want, got int64, declared []DeclaredDelete) error {
+// compare refuses a range whose rows are not those that the upstream counted,
+// less those that were deleted on purpose.
+func (s *Source) compare(r batch.Range, want, got, least, most int64) error {
 	where := fmt.Sprintf("%s-%d [%d, %d) in table %s", r.Topic, r.Partition, r.From, r.To, s.cfg.Name)
 	switch {
 	case want < 0:
@@ -247,34 +239,30 @@ func (s *Source) compare(r batch.Range, want, got int64, declared []DeclaredDele
 	case got > want:
 		return failure.New(failure.SourceChanged, "%d rows too many: %s holds %d, its query delivered %d", got-want, where, got, want).
 			WithHint("rows were added twice or by somebody else; weir audit names them")
-	case got < want:
-		if want-got > allowance(r, declared) {
-			return failure.New(failure.SourceChanged, "rows missing upstream: %s holds %d rows, its query delivered %d", where, got, want).
-				WithHint("restore the rows; if they were deleted on purpose, declare that in the table property %s", DeclaredDeletesKey)
-		}
+	case got > want-least:
+		return failure.New(failure.SourceChanged, "%d rows that were erased are there again: %s holds %d, its query delivered %d and %d were erased", got-want+least, where, got, want, least).
+			WithHint("the table was set back to a snapshot from before the erasure; roll it forward")
+	case got < want-most:
+		return failure.New(failure.SourceChanged, "rows missing upstream: %s holds %d rows, its query delivered %d", where, got, want).
+			WithHint("restore the rows; what is to be deleted on purpose is deleted with weir erase, or declared in the table property %s", marker.DeclaredDeletesKey)
 	}
 	return nil
 }
 
-// allowance is how many rows of the range may be missing on purpose.
-func allowance(r batch.Range, declared []DeclaredDelete) int64 {
-	var n int64
-	for _, d := range declared {
-		if d.Topic == r.Topic && d.Partition == r.Partition && d.From < r.To && d.To > r.From {
-			n += d.Rows
-		}
-	}
-	return n
-}
-
-func declaredDeletes(t *table.Table) ([]DeclaredDelete, error) {
-	raw, ok := t.Properties()[DeclaredDeletesKey]
-	if !ok {
-		return nil, nil
-	}
-	var out []DeclaredDelete
-	if err := json.Unmarshal([]byte(raw), &out); err != nil {
-		return nil, failure.Wrap(failure.Config, err, "table property %s is not a list of deletions", DeclaredDeletesKey)
+// declared are the deletions on purpose of a loaded table.
+func (s *Source) declared(t *table.Table) ([]marker.DeclaredDelete, error) {
+	out, err := marker.DeclaredDeletes(t.Properties())
+	if err != nil {
+		return nil, failure.Wrap(failure.Config, err, "table %s", s.cfg.Name)
 	}
 	return out, nil
+}
+
+// Erasures implements source.Erasable.
+func (s *Source) Erasures(ctx context.Context) (string, error) {
+	t, err := s.loadExisting(ctx)
+	if err != nil {
+		return "", err
+	}
+	return marker.ErasuresOf(t.Properties()), nil
 }

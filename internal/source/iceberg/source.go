@@ -89,7 +89,10 @@ type Source struct {
 	planned *int64
 }
 
-var _ source.Source = (*Source)(nil)
+var (
+	_ source.Source   = (*Source)(nil)
+	_ source.Erasable = (*Source)(nil)
+)
 
 // New checks the configuration; nothing is loaded yet.
 func New(cfg Config) (*Source, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/source"
 	"github.com/weirlake/weir/internal/source/iceberg/bronzetest"
 	"github.com/weirlake/weir/internal/source/sourcetest"
@@ -235,7 +236,7 @@ func TestMissingRowsAreNamedUnlessTheirDeletionWasDeclared(t *testing.T) {
 	if !failure.Is(err, failure.SourceChanged) || !strings.Contains(err.Error(), "rows missing upstream: "+bronzetest.Topic+"-1 [0, 20)") {
 		t.Fatalf("got %v", err)
 	}
-	b.SetProperty(DeclaredDeletesKey, []DeclaredDelete{{Topic: bronzetest.Topic, Partition: 1, From: 0, To: 3, Rows: 3}})
+	b.SetProperty(marker.DeclaredDeletesKey, []marker.DeclaredDelete{{Topic: bronzetest.Topic, Partition: 1, From: 0, To: 3, Rows: 3}})
 	n, end, err := readOf(t, s, p.Start, p.End)
 	if n != 37 || err != nil {
 		t.Fatalf("declared: %d rows, %v", n, err)
@@ -245,6 +246,33 @@ func TestMissingRowsAreNamedUnlessTheirDeletionWasDeclared(t *testing.T) {
 	p = planOf(t, s, end, 0)
 	if n, _, err = readOf(t, s, p.Start, p.End); n != 5 || err != nil {
 		t.Fatalf("%d rows, %v", n, err)
+	}
+}
+
+func TestErasedRowsMayBeMissingAndNoOthersAndMustNotComeBack(t *testing.T) {
+	b := bronzetest.New(t, 1)
+	s := open(t, b, Config{})
+	pos := initialOf(t, s)
+	b.Commit(bronzetest.Rows(0, 0, 20, day0)...)
+	p := planOf(t, s, pos, 0)
+	places := marker.PlacesOf(map[batch.TopicPartition][]int64{{Topic: bronzetest.Topic}: {3, 4, 11}})
+	b.SetProperty(marker.DeclaredDeletesKey, places.Declare("e"))
+	if _, _, err := readOf(t, s, p.Start, p.End); !failure.Is(err, failure.SourceChanged) || !strings.Contains(err.Error(), "3 rows that were erased are there again") {
+		t.Fatalf("got %v", err)
+	}
+	for _, o := range []int64{3, 4, 11} {
+		b.Delete(iceberg.EqualTo(iceberg.Reference("offset"), o))
+	}
+	n, end, err := readOf(t, s, p.Start, p.End)
+	if last, _ := end.Vector().Get(bronzetest.Topic, 0); n != 17 || err != nil || last.Rows != 20 {
+		t.Fatalf("%d rows, %v, %+v", n, err, last)
+	}
+	if name, err := s.Erasures(t.Context()); !strings.HasPrefix(name, "1-") || err != nil {
+		t.Fatalf("erasures %q, %v", name, err)
+	}
+	b.Delete(iceberg.EqualTo(iceberg.Reference("offset"), int64(12)))
+	if _, _, err := readOf(t, s, p.Start, p.End); !failure.Is(err, failure.SourceChanged) || !strings.Contains(err.Error(), "rows missing upstream") {
+		t.Fatalf("got %v", err)
 	}
 }
 

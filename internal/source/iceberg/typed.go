@@ -233,22 +233,30 @@ func (s *Source) putOut(t *table.Table, start, end *batch.KafkaPosition) (int64,
 	return sum, whole && known && atEnd, err
 }
 
-// judge compares the rows that were read with what the upstream put out.
-func (s *Source) judge(t *table.Table, start, end *batch.KafkaPosition, got int64) error {
-	declared, err := declaredDeletes(t)
-	if err != nil || len(declared) > 0 {
+// judge compares the rows that were read with what the upstream put out. Where
+// rows were deleted on purpose, fewer are right.
+func (s *Source) judge(t *table.Table, start, end batch.Position, got int64, declared []marker.DeclaredDelete) error {
+	want, known, err := s.putOut(t, start.Table.Upstream, end.Table.Upstream)
+	if err != nil || !known || got == want {
 		return err
 	}
-	want, known, err := s.putOut(t, start, end)
-	switch {
-	case err != nil || !known || got == want:
-		return err
-	case got > want:
+	if got > want {
 		return failure.New(failure.SourceChanged, "%d rows too many: table %s holds %d between two places, its query put out %d", got-want, s.cfg.Name, got, want).
 			WithHint("rows were added twice or by somebody else; weir audit names them")
 	}
+	var deleted int64
+	for _, r := range start.Ranges(end) {
+		_, most, err := marker.DeclaredWithin(declared, r)
+		if err != nil {
+			return failure.Wrap(failure.Config, err, "table %s", s.cfg.Name)
+		}
+		deleted += most
+	}
+	if got >= want-deleted {
+		return nil
+	}
 	return failure.New(failure.SourceChanged, "rows missing upstream: table %s holds %d rows between two places, its query put out %d", s.cfg.Name, got, want).
-		WithHint("restore the rows; if they were deleted on purpose, declare that in the table property %s", DeclaredDeletesKey)
+		WithHint("restore the rows; what is to be deleted on purpose is deleted with weir erase, or declared in the table property %s", marker.DeclaredDeletesKey)
 }
 
 var _ source.Rescanner = (*Source)(nil)

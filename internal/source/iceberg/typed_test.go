@@ -139,7 +139,7 @@ func TestRowsThatTheUpstreamPutOutAndThatAreGoneStopTheRead(t *testing.T) {
 	if !failure.Is(err, failure.SourceChanged) || !strings.Contains(err.Error(), "holds 19 rows between two places, its query put out 20") {
 		t.Fatalf("got %v", err)
 	}
-	b.SetProperty(DeclaredDeletesKey, []DeclaredDelete{{Topic: bronzetest.Topic, To: 20, Rows: 1}})
+	b.SetProperty(marker.DeclaredDeletesKey, []marker.DeclaredDelete{{Topic: bronzetest.Topic, To: 20, Rows: 1}})
 	if n, _, err := readOf(t, s, p.Start, p.End); n != 19 || err != nil {
 		t.Fatalf("declared: %d rows, %v", n, err)
 	}
