@@ -206,6 +206,7 @@ type tableAudit struct {
 	Rows            int64    `json:"rows"`
 	DistinctOffsets int64    `json:"distinct_offsets"`
 	KafkaRecords    int64    `json:"kafka_records"`
+	Erased          int64    `json:"erased_rows"`
 	Reasons         []string `json:"reasons"`
 	Silver          *struct {
 		Rows        int64 `json:"rows"`

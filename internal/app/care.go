@@ -123,7 +123,7 @@ func (a *App) loadNamed(ctx context.Context, name string) (*table.Table, error) 
 
 // opsTables are the tables of the engine's own rows.
 func (a *App) opsTables() (out []string) {
-	for _, t := range []string{a.P.Ops.ProgressTable, a.P.Ops.RunsTable, a.P.Ops.ChecksTable} {
+	for _, t := range []string{a.P.Ops.ProgressTable, a.P.Ops.RunsTable, a.P.Ops.ChecksTable, ErasuresTable} {
 		if t != "" && !slices.Contains(out, t) {
 			out = append(out, t)
 		}

@@ -60,8 +60,8 @@ type replaying struct {
 	live  *marker.Marker // of the query's stream
 	// erasures names those that the table had seen before any row was read.
 	erasures *string
-	held  map[identity]struct{}
-	taken map[identity]struct{} // in this run
+	held     map[identity]struct{}
+	taken    map[identity]struct{} // in this run
 	// staged are the rows that the commit under way brings.
 	staged map[identity]struct{}
 

@@ -175,6 +175,16 @@ func (f *fixture) append(tbl *table.Table, summary iceberg.Properties, rows ...r
 	return out
 }
 
+// load gives a table as it is now.
+func (f *fixture) load(name string) *table.Table {
+	f.t.Helper()
+	tbl, err := f.cat.LoadTable(context.Background(), catalog.ToIdentifier(name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return tbl
+}
+
 // property sets a table property.
 func (f *fixture) property(tbl *table.Table, key, value string) *table.Table {
 	f.t.Helper()

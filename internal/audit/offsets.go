@@ -80,12 +80,15 @@ func (s *OffsetSet) Ranges(from, to int64) [][2]int64 { return ranges(s.once, ni
 // DoubledRanges are the offsets that were added more than once.
 func (s *OffsetSet) DoubledRanges() [][2]int64 { return ranges(s.twice, nil, minOffset, maxOffset) }
 
-// Minus are the offsets of s in [from, to) that o does not have.
-func (s *OffsetSet) Minus(o *OffsetSet, from, to int64) [][2]int64 {
-	if o == nil {
-		return s.Ranges(from, to)
+// Minus are the offsets of s in [from, to) that none of others has.
+func (s *OffsetSet) Minus(from, to int64, others ...*OffsetSet) [][2]int64 {
+	var minus []map[int64]*bitmap
+	for _, o := range others {
+		if o != nil {
+			minus = append(minus, o.once)
+		}
 	}
-	return ranges(s.once, o.once, from, to)
+	return ranges(s.once, minus, from, to)
 }
 
 // CountIn is the number of distinct offsets in [from, to).
@@ -103,17 +106,18 @@ const (
 )
 
 // ranges lists plus without minus in [from, to).
-func ranges(plus, minus map[int64]*bitmap, from, to int64) [][2]int64 {
+func ranges(plus map[int64]*bitmap, minus []map[int64]*bitmap, from, to int64) [][2]int64 {
 	var out [][2]int64
 	for _, key := range slices.Sorted(maps.Keys(plus)) {
 		base := key * offsetChunk
 		if base+offsetChunk <= from || base >= to {
 			continue
 		}
-		not := minus[key]
 		for word, v := range plus[key] {
-			if not != nil {
-				v &^= not[word]
+			for _, m := range minus {
+				if not := m[key]; not != nil {
+					v &^= not[word]
+				}
 			}
 			for v != 0 {
 				first := bits.TrailingZeros64(v)

@@ -37,7 +37,7 @@ func TestOffsetSetAgreesWithAPlainMapOnRandomOffsets(t *testing.T) {
 				doubled = appendRange(doubled, v, v+1)
 			}
 		}
-		if got := a.Minus(b, -400, 8000); !reflect.DeepEqual(got, minus) {
+		if got := a.Minus(-400, 8000, b); !reflect.DeepEqual(got, minus) {
 			t.Fatalf("seed %d: Minus differs", seed)
 		}
 		if got := a.DoubledRanges(); !reflect.DeepEqual(got, doubled) {

@@ -19,6 +19,7 @@ const (
 	ReasonNotInKafka = "not-in-kafka"    // no read_committed reader gets this offset
 	ReasonBeyondEnd  = "beyond-end"      // at or after the end that the table claims
 	ReasonNotAbove   = "not-in-upstream" // silver: no such row in the upstream table
+	ReasonErased     = "erased"          // it was erased on purpose, and is there again
 )
 
 // Range is a half-open run of offsets of one partition, [From, To).
@@ -58,6 +59,10 @@ type TableReport struct {
 
 	Missing []Range `json:"missing"`
 	Extra   []Range `json:"extra"`
+	// ErasedRows were deleted on purpose and are declared in the table; Erased are
+	// their offsets. They are not missing.
+	ErasedRows int64   `json:"erased_rows"`
+	Erased     []Range `json:"erased,omitempty"`
 	// Unverifiable are gaps below the log start.
 	Unverifiable []Range `json:"unverifiable,omitempty"`
 
@@ -206,6 +211,7 @@ func (t *TableReport) writeDetails(w io.Writer) {
 	}
 	writeRanges(w, "missing", t.Missing)
 	writeRanges(w, "extra", t.Extra)
+	writeErased(w, t.Erased)
 	writeRanges(w, "unverifiable, below the log start", t.Unverifiable)
 	for _, f := range t.FilesLiveTwice {
 		fmt.Fprintln(w, "  ! live twice:", f)
@@ -245,6 +251,17 @@ func writeRanges(w io.Writer, what string, ranges []Range) {
 			reason = "  (" + r.Reason + ")"
 		}
 		fmt.Fprintf(w, "  ! %s: partition %d, offsets %d to %d%s\n", what, r.Partition, r.From, r.To-1, reason)
+	}
+}
+
+// writeErased names offsets that are rightly not there.
+func writeErased(w io.Writer, ranges []Range) {
+	for i, r := range ranges {
+		if i == rangesShown {
+			fmt.Fprintf(w, "  . erased: %d more ranges (all in --output json)\n", len(ranges)-i)
+			return
+		}
+		fmt.Fprintf(w, "  . erased: partition %d, offsets %d to %d\n", r.Partition, r.From, r.To-1)
 	}
 }
 

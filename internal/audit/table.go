@@ -115,13 +115,19 @@ func (r *run) auditKafkaTable(ctx context.Context, t TableConfig, rep *TableRepo
 	if rep.Outcome == Inconclusive {
 		return nil // another topic is no truth for this table
 	}
-	if err := r.compare(ctx, t.Topic, bounds, e, held, rep); err != nil {
+	erased, err := m.declaredDeletes(t.Topic)
+	if err != nil {
+		return err
+	}
+	if err := r.compare(ctx, t.Topic, bounds, e, held, erased, rep); err != nil {
 		return err
 	}
 	if n := span(rep.Missing); n > 0 {
 		rep.mismatch("%d of Kafka's records are missing", n)
 	}
-	if n := rep.extraRows(); n > 0 {
+	extra := rep.extraRows()
+	rep.noteErased(erased, held)
+	if n := extra; n > 0 {
 		rep.mismatch("%d rows more than Kafka has records", n)
 	}
 	return nil
@@ -139,7 +145,7 @@ func (t *TableReport) describe(m *metadata) {
 }
 
 // compare judges every partition that Kafka, the end or the table knows.
-func (r *run) compare(ctx context.Context, topic string, bounds *TopicBounds, e end, held *tableOffsets, rep *TableReport) error {
+func (r *run) compare(ctx context.Context, topic string, bounds *TopicBounds, e end, held *tableOffsets, erased declared, rep *TableReport) error {
 	all := map[int32]bool{}
 	for p := range bounds.Partitions {
 		all[p] = true
@@ -155,14 +161,14 @@ func (r *run) compare(ctx context.Context, topic string, bounds *TopicBounds, e 
 		if set == nil {
 			set = NewOffsetSet()
 		}
-		if err := r.comparePartition(ctx, topic, p, bounds, e, set, rep); err != nil {
+		if err := r.comparePartition(ctx, topic, p, bounds, e, set, erased.offsets[p], rep); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) comparePartition(ctx context.Context, topic string, p int32, bounds *TopicBounds, e end, set *OffsetSet, rep *TableReport) error {
+func (r *run) comparePartition(ctx context.Context, topic string, p int32, bounds *TopicBounds, e end, set, erased *OffsetSet, rep *TableReport) error {
 	b, ok := bounds.Partitions[p]
 	if !ok {
 		rep.Extra = append(rep.Extra, named(p, set.Ranges(minOffset, maxOffset), ReasonNotInKafka)...)
@@ -183,8 +189,8 @@ func (r *run) comparePartition(ctx context.Context, topic string, p int32, bound
 		return err
 	}
 	rep.KafkaRecords += truth.Len()
-	rep.Missing = append(rep.Missing, named(p, truth.Minus(set, start, to), "")...)
-	rep.Extra = append(rep.Extra, named(p, set.Minus(truth, start, to), ReasonNotInKafka)...)
+	rep.Missing = append(rep.Missing, named(p, truth.Minus(start, to, set, erased), "")...)
+	rep.Extra = append(rep.Extra, named(p, set.Minus(start, to, truth), ReasonNotInKafka)...)
 	rep.Extra = append(rep.Extra, named(p, set.Ranges(max(to, start), maxOffset), ReasonBeyondEnd)...)
 	below := set.Ranges(minOffset, start)
 	for i, run := range below {

@@ -155,6 +155,11 @@ func (r *run) auditSilverOfTopics(ctx context.Context, t TableConfig, m *metadat
 	if s.DoubledEventIDs > 0 {
 		rep.mismatch("%d rows repeat an event id", s.DoubledEventIDs)
 	}
+	erased, err := m.declaredDeletes("")
+	if err != nil {
+		return err
+	}
+	rep.noteErased(erased, newTableOffsets())
 	return r.balance(ctx, t, m, rep)
 }
 
@@ -199,6 +204,11 @@ func (r *run) auditParsed(ctx context.Context, t TableConfig, rep *TableReport) 
 	if n := rep.extraRows(); n > 0 {
 		rep.mismatch("%d rows that Kafka does not account for", n)
 	}
+	erased, err := m.declaredDeletes("")
+	if err != nil {
+		return err
+	}
+	rep.noteErased(erased, newTableOffsets())
 	return r.balance(ctx, t, m, rep)
 }
 
@@ -242,7 +252,7 @@ func (r *run) parsedTopic(ctx context.Context, t TableConfig, m *metadata, topic
 		}
 		rep.KafkaRecords += truth.Len()
 		if set := held.partitions[p]; set != nil {
-			rep.Extra = append(rep.Extra, named(p, set.Minus(truth, start, e.offsets[p]), ReasonNotInKafka)...)
+			rep.Extra = append(rep.Extra, named(p, set.Minus(start, e.offsets[p], truth), ReasonNotInKafka)...)
 			rep.Extra = append(rep.Extra, named(p, set.Ranges(max(e.offsets[p], start), maxOffset), ReasonBeyondEnd)...)
 		}
 	}

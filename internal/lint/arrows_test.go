@@ -90,9 +90,9 @@ var allowed = map[string][]string{
 	"gold":      {"failure", "fault", "clock", "lake", "lake/datafile", "duck"},
 	"opstable":  {"failure", "clock", "lake", "lake/datafile", "batch"},
 	// Erasure of rows of a table on purpose.
-	"erase":     {"batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile"},
-	"schedule":  {"failure", "fault", "clock", "lake", "opstable"},
-	"check":     {"failure", "clock", "lake", "lake/scan", "opstable", "batch", "marker", "duck", "gold", "pipeline"},
+	"erase":    {"batch", "marker", "failure", "fault", "clock", "lake", "lake/datafile"},
+	"schedule": {"failure", "fault", "clock", "lake", "opstable"},
+	"check":    {"failure", "clock", "lake", "lake/scan", "opstable", "batch", "marker", "duck", "gold", "pipeline"},
 	// Helpers of tests.
 	"conformance":   {},
 	"kafkatest":     {"failure", "clock"},

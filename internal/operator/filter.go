@@ -88,6 +88,21 @@ func parseFilter(text string, columns []column) (c condition, used []int, err er
 	return c, used, nil
 }
 
+// FilterNames are the names in a filter that may be columns.
+func FilterNames(text string) ([]string, error) {
+	tokens, err := tokenize(text)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range tokens {
+		if t.kind == tokName || t.kind == tokQuoted {
+			out = append(out, t.text)
+		}
+	}
+	return out, nil
+}
+
 func (p *parser) peek() token { return p.tokens[p.pos] }
 
 func (p *parser) next() token {
