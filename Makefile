@@ -48,7 +48,7 @@ sessions: build tools ## Sessions and windows against DuckDB, the query of sessi
 	WEIR_SESSIONS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=3 -timeout 60m $(TESTFLAGS) ./tests -run 'SessionsAndWindows'
 
 .PHONY: test-full
-test-full: tools-s3 test sessions dbt catalogs clouds cloud-run stores secure delta-spark dashboards deploy-check orchestrators vulncheck prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test sessions dbt catalogs clouds cloud-run stores registry secure delta-spark dashboards deploy-check orchestrators vulncheck prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -104,6 +104,12 @@ delta-spark: build tools ## Spark and delta-rs read the same rows of every Delta
 secure: build tools ## A real Kafka with every log-in, with and without TLS; secrets in no output
 	WEIR_TEST_SECURE=1 WEIR_SLOW=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python \
 		$(GO) test -p 1 -timeout 30m $(TESTFLAGS) ./internal/broker ./tests -run 'RealKafkaIs|Secret|Secured|WrongSettings|StaysAwayEnds'
+
+.PHONY: registry
+registry: build tools ## Values of a schema registry: written by Confluent's serializers, read through a real registry
+	@scripts/schema-registry.sh fetch
+	@scripts/venv.sh registry
+	WEIR_REGISTRY=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./tests -run SchemaRegistry
 
 .PHONY: dbt
 dbt: build ## The shipped models under real dbt-duckdb give the tables that weir gold gives

@@ -10,6 +10,7 @@
 #   scripts/venv.sh dbt      dbt with its adapter for DuckDB
 #   scripts/venv.sh zig | hadolint | chart | dagster | airflow | peers
 #                            what packaging, examples and the benchmark of peers use
+#   scripts/venv.sh registry Confluent's serializers for a schema registry
 #   scripts/venv.sh moto     an emulation of AWS Glue and S3 (scripts/moto.sh), and PyIceberg to read from it
 #
 # Environment:
@@ -34,10 +35,11 @@ case "$name" in
   dagster) modules='dagster' ;;
   airflow) modules='airflow' ;;
   peers) modules='confluent_kafka, pyarrow, pyiceberg.catalog.sql' ;;
+  registry) modules='confluent_kafka.schema_registry.avro, confluent_kafka.schema_registry.protobuf, confluent_kafka.schema_registry.json_schema' ;;
   moto) modules='moto.server, moto.glue.models, moto.s3.models, pyiceberg.catalog.glue' ;;
   *) echo "venv.sh: no environment $name" >&2; exit 2 ;;
 esac
-case "$name" in zig | hadolint | chart | dagster | airflow | peers) requirements=$root/scripts/requirements/$name.txt ;; esac
+case "$name" in zig | hadolint | chart | dagster | airflow | peers | registry) requirements=$root/scripts/requirements/$name.txt ;; esac
 python=${PYTHON:-python3}
 
 die() { local code=$1; shift; echo "venv.sh: $*" >&2; exit "$code"; }

@@ -138,6 +138,13 @@ func Transform(q pipeline.Query) (operator.Transform, error) {
 			cfg.Watermark.IdleTimeout = w.IdleTimeout
 		}
 	}
+	decoder, err := registryOf(q.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", q.Name, err)
+	}
+	if decoder != nil {
+		cfg.Format, cfg.Decoder = q.Parse.Format, decoder
+	}
 	t, err := operator.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.Name, err)

@@ -76,7 +76,7 @@ func Connect(ctx context.Context, p *pipeline.Pipeline, o Options) *ConnectRepor
 	a.fillOptions()
 	defer a.Close()
 	r := &ConnectReport{}
-	for _, part := range []func(context.Context, *ConnectReport){a.connectKafka, a.connectStores, a.connectCatalog, a.connectSinks} {
+	for _, part := range []func(context.Context, *ConnectReport){a.connectKafka, a.connectStores, a.connectCatalog, a.connectRegistries, a.connectSinks} {
 		part(ctx, r)
 	}
 	r.OK = r.class == 0

@@ -117,6 +117,7 @@ func (r *run) stream(ctx context.Context, a *attempt, stages []staging) (source.
 	if err := t.Begin(operator.Env{
 		BatchID: a.plan.BatchID, BatchTimeMicros: a.plan.BatchTime.UnixMicro(), Watermark: a.plan.Watermark,
 		Upstream: upstreamWatermark(a.plan.End), Partitions: partitionsOf(a.plan.End),
+		Context: ctx,
 	}); err != nil {
 		return source.ReadResult{}, err
 	}

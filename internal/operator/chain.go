@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/weirlake/weir/internal/event"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
 )
@@ -35,6 +36,7 @@ type chain struct {
 
 	env       Env
 	in        input
+	undecoded map[int]*event.Error // by row of in, what the decoder said of it
 	counters  marker.Counters
 	maxEvent  int64
 	seenEvent bool
@@ -124,6 +126,12 @@ func (c *chain) Process(rec arrow.RecordBatch, emit Emit) error {
 	if err != nil {
 		return err
 	}
+	if c.cfg.Decoder != nil {
+		if err := c.decode(&in); err != nil {
+			return err
+		}
+		defer in.value.Release()
+	}
 	if u := c.k.unwrap; u != nil {
 		b := array.NewBinaryBuilder(c.mem, arrow.BinaryTypes.Binary)
 		defer b.Release()
@@ -131,7 +139,7 @@ func (c *chain) Process(rec arrow.RecordBatch, emit Emit) error {
 		defer in.value.Release()
 	}
 	c.in = in
-	defer func() { c.in = input{} }()
+	defer func() { c.in, c.undecoded = input{}, nil }()
 	for lo := 0; lo < in.rows; lo += blockRows {
 		if err := c.block(lo, min(lo+blockRows, in.rows), emit); err != nil {
 			return err

@@ -69,6 +69,10 @@ type Config struct {
 	DeadLetter bool
 	// MaxDepth is the deepest nesting of JSON; 0 is event.DefaultMaxDepth.
 	MaxDepth int
+	// Format of the value where a decoder turns it into JSON first, empty where
+	// it is JSON. It decides rows; the decoder only carries it out.
+	Format  string  `json:",omitempty"`
+	Decoder Decoder `json:"-"`
 
 	// Parallelism is how many goroutines parse; 0 is DefaultParallelism. It
 	// changes no row.

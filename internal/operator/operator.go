@@ -1,9 +1,12 @@
 // Package operator turns rows into rows: parse and project, filter, watermark,
 // dedup. An operator chain does no I/O: state comes in as bytes and goes out
-// as bytes, the only clock is the plan's batch time.
+// as bytes, the only clock is the plan's batch time. (A Decoder may look up the
+// schema that a value names, whose content its id fixes for ever.)
 package operator
 
 import (
+	"context"
+
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/weirlake/weir/internal/marker"
@@ -30,6 +33,9 @@ type Env struct {
 	Upstream *int64
 	// Partitions are those that the batch's source is assigned, topic-partition.
 	Partitions []string
+	// Context ends when the batch is given up; nil never does. Only a decoder that
+	// asks a schema registry looks at it.
+	Context context.Context
 }
 
 // Emit takes over a record for one of the outputs.

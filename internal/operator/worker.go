@@ -193,6 +193,9 @@ func (w *worker) scanRow() outcome {
 		}
 		return w.dead(ReasonNullValue, "the record has no value")
 	}
+	if e := w.c.undecoded[row]; e != nil {
+		return w.dead(e.Reason, e.Detail)
+	}
 	doc := in.value.Value(row)
 	if len(doc) == 0 {
 		return w.dead(ReasonEmptyValue, "the record's value is empty")

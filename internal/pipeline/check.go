@@ -132,18 +132,24 @@ func (l *loader) checkSecurity(k *Kafka) {
 		}
 		return
 	}
-	if t := k.TLS; t != nil {
-		if (t.CertFile == "") != (t.KeyFile == "") {
-			l.faultKey("kafka.tls", "certFile and keyFile go together")
-		}
-		for key, path := range map[string]string{"caFile": t.CAFile, "certFile": t.CertFile, "keyFile": t.KeyFile} {
-			l.mustExist("kafka.tls."+key, path)
-		}
-		if t.InsecureSkipVerify {
-			l.warn("kafka.tls.insecureSkipVerify", "insecureSkipVerify: the broker's certificate is not checked")
-		}
-	}
+	l.checkTLS(k.TLS, "kafka.tls")
 	l.checkSASL(k)
+}
+
+// checkTLS checks the files of a client's tls.
+func (l *loader) checkTLS(t *TLS, key string) {
+	if t == nil {
+		return
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		l.faultKey(key, "tls: certFile and keyFile go together")
+	}
+	for name, path := range map[string]string{"caFile": t.CAFile, "certFile": t.CertFile, "keyFile": t.KeyFile} {
+		l.mustExist(key+"."+name, path)
+	}
+	if t.InsecureSkipVerify {
+		l.warn(key+".insecureSkipVerify", "insecureSkipVerify: the server's certificate is not checked")
+	}
 }
 
 // mustExist reports a file that is named and not there.

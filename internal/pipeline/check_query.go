@@ -171,6 +171,7 @@ func (l *loader) checkParse(q *Query, key string) {
 	if q.DeadLetter == nil && !l.isBroken(key+".deadLetter") {
 		l.faultKey(key+".parse", "parse needs deadLetter: a row that cannot be parsed has to end in a counted place")
 	}
+	l.checkFormat(q.Parse, key+".parse")
 	seen := map[string]bool{}
 	for i, c := range q.Parse.Columns {
 		at := fmt.Sprintf("%s.parse.columns[%d]", key, i)

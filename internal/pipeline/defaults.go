@@ -74,7 +74,7 @@ func (t *TableSource) setDefaults() {
 	t.FailOnDataLoss = true
 }
 
-func (p *Parse) setDefaults() { p.Format = "json" }
+func (p *Parse) setDefaults() { p.Format = FormatJSON }
 
 func (w *Watermark) setDefaults() {
 	w.MaxFutureSkew, w.IdleTimeout = DefaultMaxFutureSkew, DefaultIdlePartition

@@ -161,8 +161,15 @@ var descriptions = map[string]string{
 	"Trigger.availableNow":   "Work off what is there at the start, in as many batches as needed, and end.",
 	"Trigger.once":           "Work off what is there at the start in one batch, and end.",
 
-	"Parse.format":  "Format of the value.",
-	"Parse.columns": "The columns, in the table's order.",
+	"Parse.format":         "Format of the value. With `avro`, `protobuf` and `jsonSchema` it begins with the id of its schema (Confluent's wire format) and is read as JSON from there on: [schema-registry.md](schema-registry.md).",
+	"Parse.schemaRegistry": "Where the schemas are. Needed with every format but `json`.",
+	"Parse.columns":        "The columns, in the table's order.",
+
+	"SchemaRegistry.url":      "Address of the registry: what comes before `/schemas` and `/subjects`.",
+	"SchemaRegistry.username": "User name; a secret.",
+	"SchemaRegistry.password": "Password; a secret.",
+	"SchemaRegistry.token":    "Bearer token in place of user name and password; a secret.",
+	"SchemaRegistry.tls":      "Certificates for the connection. Without it the system's roots are trusted.",
 
 	"Column.name":       "Name of the column.",
 	"Column.path":       "JSON path into the value: `$.meta.id`, `$['a b']`, `$.a[0]`. Exactly one of this and `source`.",

@@ -68,16 +68,7 @@ func (s *HTTPSink) check(l *loader, _ *Pipeline, q *Query, key string) {
 			l.faultKey(key+".alreadyApplied", "alreadyApplied: %q is not a status of 400 to 499", clip(t))
 		}
 	}
-	if s.TLS != nil {
-		for file, at := range map[string]string{s.TLS.CAFile: ".tls.caFile", s.TLS.CertFile: ".tls.certFile", s.TLS.KeyFile: ".tls.keyFile"} {
-			if file != "" {
-				l.mustExist(key+at, file)
-			}
-		}
-		if (s.TLS.CertFile == "") != (s.TLS.KeyFile == "") {
-			l.faultKey(key+".tls", "tls: certFile and keyFile go together")
-		}
-	}
+	l.checkTLS(s.TLS, key+".tls")
 	if s.RecordKey {
 		l.checkRecordKey(q, key+".recordKey")
 	}

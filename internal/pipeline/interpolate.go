@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"strings"
 )
@@ -28,7 +29,11 @@ func (s scalar) shown() string {
 	if s.interpolated {
 		return "the value of " + s.raw
 	}
-	return fmt.Sprintf("%q", clip(s.raw))
+	raw := s.raw
+	if u, err := url.Parse(raw); err == nil && u.User != nil {
+		raw = u.Redacted()
+	}
+	return fmt.Sprintf("%q", clip(raw))
 }
 
 // clip shortens a text for a message.

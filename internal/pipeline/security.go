@@ -105,9 +105,13 @@ func (l *loader) checkOAuth(o *OAuth) {
 	case o.TokenURL == "" && (o.ClientID != "" || !o.ClientSecret.IsZero() || o.Scope != "" || o.CAFile != ""):
 		l.faultKey(key, "oauth: clientId, clientSecret, scope and caFile go with tokenUrl")
 	}
-	if u, err := url.Parse(o.TokenURL); err == nil && u.Scheme == "http" && !slices.Contains([]string{"127.0.0.1", "localhost", "::1"}, u.Hostname()) {
+	if u, err := url.Parse(o.TokenURL); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
 		l.warn(key+".tokenUrl", "tokenUrl is http: the client's secret goes in clear")
 	}
+}
+
+func loopback(host string) bool {
+	return slices.Contains([]string{"127.0.0.1", "localhost", "::1"}, host)
 }
 
 // checkHeaders refuses headers that would not be one line of a request.

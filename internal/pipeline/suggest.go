@@ -35,20 +35,13 @@ var foreign = map[string]string{
 // unsupported are words that a user may rightly expect and that this build
 // does not have: by struct and key.
 var unsupported = map[string]string{
-	"Trigger.continuous":    "continuous mode is not supported: Weir plans micro-batches; use processingTime",
-	"To.postgres":           "a Postgres sink is not supported by this build; it writes iceberg and delta",
-	"To.http":               "an HTTP sink is not supported by this build; it writes iceberg and delta",
-	"To.kafka":              "a Kafka sink is not supported by this build; it writes iceberg and delta",
-	"To.foreachBatch":       "foreachBatch calls a Go function: use the Go package weir; a pipeline file writes iceberg and delta",
-	"From.sse":              "a query reads kafka or a table; a stream of server-sent events goes through ingest first",
-	"Query.outputMode":      "outputMode is always append; remove the key",
-	"Query.sessions":        "sessions are not supported by this build",
-	"Pipeline.gold":         "gold models are not supported by this build",
-	"Pipeline.schedules":    "schedules are not supported by this build",
-	"Pipeline.maintenance":  "table maintenance is not supported by this build",
-	"Catalog.type=glue":     "not supported by this build (it has sql and rest)",
-	"Parse.format=avro":     "not supported by this build (it has json)",
-	"Parse.format=protobuf": "not supported by this build (it has json)",
+	"Trigger.continuous":   "continuous mode is not supported: Weir plans micro-batches; use processingTime",
+	"To.foreachBatch":      "foreachBatch calls a Go function: use the Go package weir",
+	"From.sse":             "a query reads kafka or a table; a stream of server-sent events goes through ingest first",
+	"Query.outputMode":     "outputMode is always append; remove the key",
+	"Query.sessions":       "sessions are an aggregate: aggregate: [{session: {gap: 30m}, …}]",
+	"Pipeline.schedules":   "schedules are those of jobs",
+	"Pipeline.maintenance": "table maintenance is set with a query's care",
 }
 
 // unknownKey is the message for a key that a struct does not have.

@@ -197,8 +197,10 @@ const (
 
 // Parse turns a record's value into declared columns.
 type Parse struct {
-	Format  string   `yaml:"format" weir:"enum=json"`
-	Columns []Column `yaml:"columns" weir:"required,min=1"`
+	// Format is json, or one of a value that names its schema in a registry.
+	Format         string          `yaml:"format" weir:"enum=json|avro|protobuf|jsonSchema"`
+	SchemaRegistry *SchemaRegistry `yaml:"schemaRegistry"`
+	Columns        []Column        `yaml:"columns" weir:"required,min=1"`
 }
 
 // Column is one declared column: exactly one of Path and Source is set.

@@ -122,7 +122,7 @@ func (s *stretch) run(ctx context.Context) (err error) {
 	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		_ = cmd.Process.Kill()
-		<-ended
+		_ = <-ended
 	}()
 	gone := func() bool {
 		select {

@@ -65,6 +65,13 @@ func StartMoto(t testing.TB) *Server {
 	return start(t, "moto.sh", "moto, an emulation of AWS")
 }
 
+// StartSchemaRegistry starts a schema registry, which keeps everything in memory,
+// and stops it when the test ends.
+func StartSchemaRegistry(t testing.TB) *Server {
+	t.Helper()
+	return start(t, "schema-registry.sh", "a schema registry")
+}
+
 // Bucket makes a bucket on a moto.
 func (s *Server) Bucket(name string) string {
 	s.t.Helper()
