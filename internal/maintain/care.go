@@ -27,6 +27,10 @@ type Care struct {
 	waiting   map[string]waiting
 	listAgain time.Time
 	health    Health
+	// first is the part that the next step begins with: the one that the last had
+	// no time left for. On a slow machine the first part would else use up the time
+	// of all others, step after step.
+	first int
 
 	// seen is the health as of the last step: who asks for it never waits for a
 	// step that is under way.
@@ -86,11 +90,16 @@ func (c *Care) Step(ctx context.Context) error {
 
 func (c *Care) step(ctx context.Context) error {
 	p := c.s.pace(c.s.Limits.StepTime)
-	for _, f := range []func(context.Context, *pace) error{c.expire, c.compactStep, c.manifestStep, c.orphanStep} {
+	parts := []func(context.Context, *pace) error{c.expire, c.compactStep, c.manifestStep, c.orphanStep}
+	first := c.first
+	c.first = 0
+	for i := range parts {
+		n := (first + i) % len(parts)
 		if p.over() {
+			c.first = n
 			break
 		}
-		if err := f(ctx, p); err != nil && !errors.Is(err, lake.ErrConflict) {
+		if err := parts[n](ctx, p); err != nil && !errors.Is(err, lake.ErrConflict) {
 			return err
 		}
 	}
