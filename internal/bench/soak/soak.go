@@ -112,7 +112,7 @@ func (s *stretch) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	cmd := exec.Command(s.o.Binary, "demo", "--data", filepath.Join(s.o.Dir, demoFolder),
-		"--rate", strconv.FormatFloat(s.o.Rate, 'f', -1, 64), "--listen", address)
+		"--rate", strconv.FormatFloat(s.o.Rate, 'f', -1, 64), "--listen", address, "--pprof")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
