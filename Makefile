@@ -91,9 +91,11 @@ cloud-run: build tools tools-s3 ## examples/cloud.yaml on Kafka with TLS and log
 		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run TheExampleOnKafka
 
 .PHONY: attach
-attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB)
-	@scripts/spark.sh
-	$(GO) test -count=1 -timeout 15m $(TESTFLAGS) ./internal/catalogserve -run Attaches
+attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB); a table of engines and catalogs
+	@scripts/spark.sh >/dev/null
+	@scripts/venv.sh attach >/dev/null
+	WEIR_ATTACH=$(CURDIR)/.cache/attach.txt $(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./internal/catalogserve -run 'Attaches|EveryEngine'
+	@cat .cache/attach.txt
 
 .PHONY: delta-spark
 delta-spark: build tools ## Spark and delta-rs read the same rows of every Delta table, killed at every step (fetches 0.5 GB)

@@ -2,7 +2,7 @@
 # Makes a Spark that reads lake tables, for the tests, and prints its Python and
 # the jars of the table format, separated by a space; several jars by commas.
 #
-#   scripts/spark.sh         Iceberg, through `weir catalog serve`
+#   scripts/spark.sh         Iceberg, through REST catalogs and, by JDBC, SQL catalogs
 #   scripts/spark.sh delta   Delta (delta-spark)
 #
 # Needs java 17 or newer, python3, and mvn for the first fetch (0.5 GB in all).
@@ -17,7 +17,7 @@ cache=${WEIR_CACHE:-$root/.cache}
 die() { local code=$1; shift; echo "spark.sh: $*" >&2; exit "$code"; }
 
 case "${1:-iceberg}" in
-  iceberg) wanted='org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0' ;;
+  iceberg) wanted='org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0 org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.8' ;;
   # delta-spark for the minor version of Spark that the requirements pin.
   delta) wanted='io.delta:delta-spark_2.13:4.0.0 io.delta:delta-storage:4.0.0' ;;
   *) die 2 "no table format $1: iceberg or delta" ;;

@@ -7,6 +7,7 @@
 #   scripts/venv.sh          PyIceberg, DuckDB, delta-rs: tests/readers/requirements.txt
 #   scripts/venv.sh duckdb   an older DuckDB, for which there is an Iceberg extension on PyPI
 #   scripts/venv.sh spark    PySpark (0.4 GB)
+#   scripts/venv.sh attach   PyIceberg with what Postgres and Glue need
 #   scripts/venv.sh dbt      dbt with its adapter for DuckDB
 #   scripts/venv.sh zig | hadolint | chart | dagster | airflow | peers
 #                            what packaging, examples and the benchmark of peers use
@@ -28,6 +29,7 @@ case "$name" in
   '') modules='duckdb, deltalake, pyarrow, pyiceberg.catalog.sql' ;;
   duckdb) modules='duckdb, duckdb_extension_iceberg' ;;
   spark) modules='pyspark' ;;
+  attach) modules='pyiceberg.catalog.sql, pyiceberg.catalog.glue, psycopg' ;;
   dbt) modules='dbt.adapters.duckdb, duckdb' ;;
   zig) modules='ziglang' ;;
   hadolint) modules='sys' ;;

@@ -37,7 +37,13 @@ type lakehouse struct {
 func newLakehouse(t *testing.T) lakehouse {
 	t.Helper()
 	dir := t.TempDir()
-	c, err := lake.Open(context.Background(), lake.Config{URI: filepath.Join(dir, "catalog.db"), Warehouse: filepath.Join(dir, "warehouse")})
+	return fill(t, lake.Config{URI: filepath.Join(dir, "catalog.db"), Warehouse: filepath.Join(dir, "warehouse")})
+}
+
+// fill makes the tables in a catalog.
+func fill(t *testing.T, cfg lake.Config) lakehouse {
+	t.Helper()
+	c, err := lake.Open(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

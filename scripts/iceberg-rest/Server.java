@@ -62,12 +62,14 @@ public final class Server {
   private static final class Guard implements Filter {
     private final String id;
     private final String secret;
+    private final String basic;
     private final String token = java.util.UUID.randomUUID().toString();
 
     Guard(String credential) {
       int colon = credential.indexOf(':');
       id = credential.substring(0, colon);
       secret = credential.substring(colon + 1);
+      basic = "Basic " + java.util.Base64.getEncoder().encodeToString(credential.getBytes(StandardCharsets.UTF_8));
     }
 
     @Override
@@ -75,7 +77,9 @@ public final class Server {
       HttpServletRequest request = (HttpServletRequest) rq;
       HttpServletResponse response = (HttpServletResponse) rs;
       if (request.getRequestURI().endsWith("/oauth/tokens")) {
-        boolean known = id.equals(request.getParameter("client_id")) && secret.equals(request.getParameter("client_secret"));
+        // RFC 6749, section 2.3.1: in the form, or by HTTP Basic as DuckDB does.
+        boolean known = id.equals(request.getParameter("client_id")) && secret.equals(request.getParameter("client_secret"))
+            || basic.equals(request.getHeader("Authorization"));
         if (known && "client_credentials".equals(request.getParameter("grant_type"))) {
           answer(response, 200, "{\"access_token\":\"" + token + "\",\"token_type\":\"bearer\",\"expires_in\":3600}");
         } else {

@@ -1,4 +1,7 @@
-"""Counts every table through the REST catalog with DuckDB's Iceberg extension, and tries to write."""
+"""Counts every table of every REST catalog with DuckDB's Iceberg extension, and tries to write if asked to.
+
+The argument is JSON: catalogs (uri, and token or credential, by name) and write.
+"""
 
 import importlib.util
 import json
@@ -7,22 +10,32 @@ import sys
 
 import duckdb
 
-url, token = sys.argv[1], sys.argv[2]
+wanted = json.loads(sys.argv[1])
 con = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
 for name in ("httpfs", "avro", "iceberg"):
     folder = os.path.dirname(importlib.util.find_spec("duckdb_extension_" + name).origin)
     con.load_extension(os.path.join(folder, "extensions", "v" + duckdb.__version__, name + ".duckdb_extension"))
-if token:
-    con.execute("CREATE SECRET s (TYPE iceberg, TOKEN '%s')" % token)
-    con.execute("ATTACH '' AS lake (TYPE iceberg, ENDPOINT '%s', SECRET s)" % url)
-else:
-    con.execute("ATTACH '' AS lake (TYPE iceberg, ENDPOINT '%s', AUTHORIZATION_TYPE 'none')" % url)
-counts = {}
-for _, schema, table, *_ in con.execute("SHOW ALL TABLES").fetchall():
-    counts[schema + "." + table] = con.execute('SELECT count(*) FROM lake."%s"."%s"' % (schema, table)).fetchone()[0]
-refused = 0
-try:
-    con.execute("CREATE TABLE lake.a.x AS SELECT 1 AS a")
-except duckdb.Error:
-    refused = 1
+counts, refused = {}, 0
+for called, settings in wanted["catalogs"].items():
+    uri, access = settings["uri"], "AUTHORIZATION_TYPE 'none'"
+    if "token" in settings:
+        con.execute("CREATE SECRET %s_secret (TYPE iceberg, TOKEN '%s')" % (called, settings["token"]))
+        access = "SECRET %s_secret" % called
+    if "credential" in settings:
+        who, secret = settings["credential"].split(":")
+        con.execute(
+            "CREATE SECRET %s_secret (TYPE iceberg, CLIENT_ID '%s', CLIENT_SECRET '%s', OAUTH2_SERVER_URI '%s/v1/oauth/tokens')"
+            % (called, who, secret, uri)
+        )
+        access = "SECRET %s_secret" % called
+    con.execute("ATTACH '' AS %s (TYPE iceberg, ENDPOINT '%s', %s)" % (called, uri, access))
+    counts[called] = {}
+    for catalog, schema, table, *_ in con.execute("SHOW ALL TABLES").fetchall():
+        if catalog == called:
+            counts[called][schema + "." + table] = con.execute('SELECT count(*) FROM %s."%s"."%s"' % (called, schema, table)).fetchone()[0]
+    if wanted["write"]:
+        try:
+            con.execute("CREATE TABLE %s.a.x AS SELECT 1 AS a" % called)
+        except duckdb.Error:
+            refused += 1
 print(json.dumps({"counts": counts, "refused": refused}))
