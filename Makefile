@@ -85,10 +85,11 @@ clouds: build ## Google Cloud Storage and Azure on emulations: the stores' suite
 	@cat $(CONFORMANCE)
 
 .PHONY: cloud-run
-cloud-run: build tools tools-s3 ## examples/cloud.yaml on Kafka with TLS and log-in, Postgres and an S3 server, killed five times, counted by others
+cloud-run: build tools tools-s3 ## examples/cloud.yaml on Kafka with TLS and log-in, Postgres and an S3 server, killed five times, counted by others; weir demo on S3 and Postgres
 	@scripts/venv.sh duckdb
+	@scripts/venv.sh attach
 	WEIR_CLOUD_RUN=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python \
-		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run TheExampleOnKafka
+		$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./tests -run 'TheExampleOnKafka|ADemoOnS3'
 
 .PHONY: attach
 attach: catalogs ## The same, with Spark attaching as well (fetches 0.5 GB); a table of engines and catalogs

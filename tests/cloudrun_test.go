@@ -47,7 +47,7 @@ func TestTheExampleOnKafkaWithTLSPostgresAndS3KilledFiveTimesIsExact(t *testing.
 	var logged strings.Builder
 	for n := range kills {
 		query := []string{"bronze", "silver"}[rnd.IntN(2)]
-		logged.WriteString(killWithAPlan(t, s3, file, query, rnd.IntN(4)))
+		logged.WriteString(killWithAPlan(t, s3, "checkpoints/"+query, rnd.IntN(4), "run", file, "--listen", "none"))
 		t.Logf("kill %d: %s had a batch under way", n+1, query)
 	}
 	out, errs, code := weir(t, nil, "run", file, "--once", "--listen", "none", "--output", "json")
@@ -105,14 +105,14 @@ func countedByOthers(t *testing.T, s3 *s3test.Server, url string, bronze, silver
 	}
 }
 
-// killWithAPlan runs the pipeline and kills it the n-th time that the query has a
-// plan without a commit. It returns what the run printed.
-func killWithAPlan(t *testing.T, s3 *s3test.Server, file, query string, n int) string {
+// killWithAPlan runs the program and kills it the n-th time that the query with
+// the checkpoint has a plan without a commit. It returns what the run printed.
+func killWithAPlan(t *testing.T, s3 *s3test.Server, checkpoint string, n int, args ...string) string {
 	t.Helper()
 	log := func(name string) int64 {
-		return newest(s3.ObjectPath(s3Bucket, "checkpoints/"+query+"/"+name))
+		return newest(s3.ObjectPath(s3Bucket, checkpoint+"/"+name))
 	}
-	p := start(t, nil, "run", file, "--listen", "none", "--log-level", "debug")
+	p := start(t, nil, append(args, "--log-level", "debug")...)
 	seen := log("offsets")
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if o := log("offsets"); o > seen && o > log("commits") {
@@ -127,7 +127,7 @@ func killWithAPlan(t *testing.T, s3 *s3test.Server, file, query string, n int) s
 		}
 	}
 	p.kill9()
-	t.Fatalf("%s had no batch under way\n%s", query, tail(p.errs.String()))
+	t.Fatalf("%s had no batch under way\n%s", checkpoint, tail(p.errs.String()))
 	return ""
 }
 

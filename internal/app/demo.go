@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/ingest"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -50,6 +51,9 @@ type DemoConfig struct {
 	Delivery string
 	// Once ends the demo when everything is in silver.
 	Once bool
+	DemoPlaces
+	// Audit is how a pipeline's tables are counted.
+	Audit func(*pipeline.Pipeline) (audit.Locator, audit.Store, error)
 }
 
 // demoState is what a folder remembers, so that the next run plays the same
@@ -61,6 +65,8 @@ type demoState struct {
 	Delivery  string    `json:"delivery"`
 	// Events is the greatest end that was asked for so far.
 	Events int64 `json:"events,omitempty"`
+	// Places are where everything was put, without a password.
+	Places DemoPlaces `json:"places"`
 }
 
 // Demo is the whole pipeline on a generated stream.
@@ -86,11 +92,11 @@ func OpenDemo(ctx context.Context, cfg DemoConfig, o Options) (*Demo, error) {
 	cfg.Data = data
 	a0 := App{opts: o}
 	a0.fillOptions()
-	st, err := a0.loadDemoState(cfg)
+	p, err := demoPipeline(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p, err := demoPipeline(cfg)
+	st, err := a0.loadDemoState(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +118,11 @@ func demoPipeline(cfg DemoConfig) (*pipeline.Pipeline, error) {
 		"WEIR_SESSION_GAP": demoSessionGap,
 		"WEIR_DELIVERY":    cfg.Delivery, "WEIR_LISTEN": "none",
 	}
-	p, faults := pipeline.LoadBytes("examples/wikimedia.yaml", cfg.Data, []byte(pipeline.Example(pipeline.ExampleWikimedia)),
+	text, err := cfg.put([]byte(pipeline.Example(pipeline.ExampleWikimedia)))
+	if err != nil {
+		return nil, err
+	}
+	p, faults := pipeline.LoadBytes("examples/wikimedia.yaml", cfg.Data, text,
 		func(name string) (string, bool) { v, ok := env[name]; return v, ok && v != "" })
 	if len(faults) > 0 {
 		return nil, failure.Wrap(failure.Config, faults[0], "the demo's pipeline")
@@ -134,6 +144,10 @@ func (a *App) loadDemoState(cfg DemoConfig) (demoState, error) {
 			return st, failure.New(failure.Config, "%s holds a demo with --seed %d --delivery %s", cfg.Data, st.Seed, st.Delivery).
 				WithHint("give the same flags to go on with it, or another --data folder")
 		}
+		if st.Places != cfg.redacted() {
+			return st, failure.New(failure.Config, "%s holds a demo that lies elsewhere: %s", cfg.Data, st.Places).
+				WithHint("give the same flags to go on with it, or another --data folder")
+		}
 		if cfg.Events > 0 && cfg.Events < st.Events {
 			return st, failure.New(failure.Config, "%s holds a demo of %d events already, --events %d is fewer", cfg.Data, st.Events, cfg.Events).
 				WithHint("give --events %d or more to go on with it, or another --data folder", st.Events)
@@ -147,7 +161,7 @@ func (a *App) loadDemoState(cfg DemoConfig) (demoState, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return demoState{}, failure.Wrap(failure.Config, err, "read %s", path)
 	}
-	st := demoState{Seed: cfg.Seed, Start: a.opts.Clock.Now(), EventRate: cfg.Rate, Delivery: cfg.Delivery, Events: cfg.Events}
+	st := demoState{Seed: cfg.Seed, Start: a.opts.Clock.Now(), EventRate: cfg.Rate, Delivery: cfg.Delivery, Events: cfg.Events, Places: cfg.redacted()}
 	if cfg.Rate == 0 {
 		st.EventRate = demoPastRate
 		st.Start = st.Start.Add(-time.Duration(float64(cfg.Events) / demoPastRate * float64(time.Second)))

@@ -102,7 +102,10 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 		return nil, err
 	}
 	defer k.Close()
-	catalog := audit.SQLiteCatalog{Path: d.P.Catalog.SQLitePath(), Name: d.P.Catalog.Name}
+	catalog, store, err := d.cfg.Audit(d.P)
+	if err != nil {
+		return nil, err
+	}
 	made := d.server.Generator().Counts(d.server.Frames())
 	topic, err := countTopic(ctx, k, demoTopic)
 	if err != nil {
@@ -119,14 +122,14 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 	}
 	s.addJobs(d.JobsStatus())
 	for table, rows := range map[string]*int64{demoBronze: &s.BronzeRows, demoSilver: &s.SilverRows, demoDeadLetter: &s.DeadLetters} {
-		h, err := audit.Peek(ctx, catalog, nil, table)
+		h, err := audit.Peek(ctx, catalog, store, table)
 		if err != nil {
 			return nil, err
 		}
 		*rows = h.Rows
 	}
 	silver := map[string]bool{}
-	if err := audit.Strings(ctx, catalog, nil, demoSilver, "event_id", func(id string) { silver[id] = true }); err != nil {
+	if err := audit.Strings(ctx, catalog, store, demoSilver, "event_id", func(id string) { silver[id] = true }); err != nil {
 		return nil, err
 	}
 	for id := range topic.edits {
@@ -135,7 +138,7 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 		}
 	}
 	s.Duplicates = topic.editRecords - int64(len(topic.edits))
-	groups, err := d.sessions(ctx, catalog)
+	groups, err := d.sessions(ctx, catalog, store)
 	if err != nil {
 		return nil, err
 	}
@@ -165,14 +168,14 @@ func (d *Demo) Summary(ctx context.Context) (*DemoSummary, error) {
 }
 
 // sessions computes the editors' sessions again and compares.
-func (d *Demo) sessions(ctx context.Context, catalog audit.Locator) (*audit.TableReport, error) {
+func (d *Demo) sessions(ctx context.Context, catalog audit.Locator, store audit.Store) (*audit.TableReport, error) {
 	for _, q := range d.P.Queries {
 		if q.To.Table() != demoSessions {
 			continue
 		}
 		t := audit.TableConfig{Name: demoSessions, Upstream: demoSilver}
 		t.Groups, t.Columns = AuditGroups(q)
-		return audit.Groups(ctx, catalog, nil, t, demoTopic)
+		return audit.Groups(ctx, catalog, store, t, demoTopic)
 	}
 	return nil, failure.New(failure.Config, "the demo's pipeline has no query that writes %s", demoSessions)
 }

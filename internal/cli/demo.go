@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -29,9 +30,12 @@ embedded Kafka, bronze and silver Iceberg tables.
 
   weir demo                                     until you stop it
   weir demo --data DIR --events 50000 --once    to its end, then count every layer
+  weir demo --s3 s3://lake/demo --s3-endpoint http://127.0.0.1:9000 \\
+    --catalog postgres://weir:secret@db/lake    tables, checkpoints and catalog elsewhere
 
 Kill it whenever you like (kill -9 too) and run it again on the same folder: it
-goes on, and the counts come out the same.`,
+goes on, and the counts come out the same. The broker stays in the folder; for
+a Kafka of your own, with TLS and a log-in, there is examples/cloud.yaml.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Once { // its answer is the count of every layer
@@ -47,6 +51,9 @@ goes on, and the counts come out the same.`,
 	f.Uint64Var(&c.Seed, "seed", 1, "`seed` of the stream")
 	f.BoolVar(&c.Once, "once", false, "end when everything is in silver, and print a summary")
 	f.StringVar(&c.Delivery, "delivery", "at-least-once", "ingestion `mode`: at-least-once or exactly-once")
+	f.StringVar(&c.S3, "s3", "", "keep tables and checkpoints at `s3://BUCKET/PREFIX` (keys and region by AWS_* or the SDK's other ways)")
+	f.StringVar(&c.S3Endpoint, "s3-endpoint", "", "`URL` of the S3 server, where it is not AWS")
+	f.StringVar(&c.Catalog, "catalog", "", "`address` of a SQL catalog, as postgres://USER:PASSWORD@HOST/DATABASE (default: a file in the folder)")
 	page.add(cmd, "", "`address` of the status page, or none (default: "+pipeline.DefaultListen+", or a free port)")
 	return cmd
 }
@@ -63,6 +70,10 @@ func (g *globals) demo(ctx context.Context, c app.DemoConfig, page pageFlags) er
 		if c.Once {
 			c.Rate = 0
 		}
+	}
+	c.Audit = func(p *pipeline.Pipeline) (audit.Locator, audit.Store, error) {
+		catalog, err := auditCatalog(p.Catalog)
+		return catalog, auditStores(p), err
 	}
 	view := newDemoView(g.stderr, c)
 	d, err := app.OpenDemo(ctx, c, app.Options{Logger: g.log, OnProgress: view.batch, OnAlert: view.alert})
@@ -116,7 +127,7 @@ func writeDemoSummary(w io.Writer, s *app.DemoSummary, c app.DemoConfig) error {
 		row("checks passed", int64(c.Passed), fmt.Sprintf("%d warned, %d failed: ops.checks", c.Warned, c.Failed))
 	}
 	row("sessions", s.Sessions, fmt.Sprintf("of editors, complete; %d more are open until the watermark passes their end", s.OpenSessions))
-	fmt.Fprintf(&b, "\nTables: %s (SQL catalog \"weir\" in catalog.db)\n", c.Data)
+	fmt.Fprintf(&b, "\n%s: %s (SQL catalog \"weir\")\n", c.Data, c.DemoPlaces)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
