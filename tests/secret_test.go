@@ -94,6 +94,7 @@ func TestNoSecretIsInAnythingThatAPipelineMakes(t *testing.T) {
 	weirBin(t)
 	l, planted, files := secretLab(t)
 	l.leaks(planted, files, nil)
+	l.leaksOfProof(planted)
 	l.leaksOfFailures(planted, wrongLogIns())
 	l.leaksOfFailures(planted, l.wrongCatalogs())
 }
@@ -173,6 +174,33 @@ func (l *lab) leaks(planted secrets, files []string, until func() bool) {
 		planted.absent(t, fmt.Sprintf("weir %v", c.args), out+errs)
 	}
 	planted.absentInFiles(t, l.dir, files...)
+}
+
+// leaksOfProof proves the pipeline on a copy and looks into the reports.
+func (l *lab) leaksOfProof(planted secrets) {
+	t := l.t
+	t.Helper()
+	dir := t.TempDir()
+	page := filepath.Join(dir, "report.html")
+	for _, format := range []struct {
+		output, want string // a piece of a real answer
+		more         []string
+	}{
+		{"json", `"outcome": "proved"`, nil},
+		{"junit", "<testcase", []string{"--resume"}},
+		{"text", "pipeline-silver", []string{"--resume"}},
+	} {
+		args := append([]string{"prove", "--pipeline", l.file, "--dir", filepath.Join(dir, "work"), "--report", page, "--embedded-only", "--output", format.output}, format.more...)
+		out, errs, code := weir(t, []string{"WEIR_LOG_LEVEL=debug"}, append(args, "pipeline-silver")...)
+		if code != exitOK || !strings.Contains(out, format.want) {
+			t.Errorf("weir %v: exit %d, want %s\n%s%s", args, code, format.want, tail(out), tail(errs))
+		}
+		planted.absent(t, fmt.Sprintf("weir prove --output %s", format.output), out+errs)
+	}
+	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "pipeline-silver") {
+		t.Errorf("the report is none: %v", err)
+	}
+	planted.absentInFiles(t, dir)
 }
 
 // leaksOfFailures runs what has to fail: the errors hold no secret either.

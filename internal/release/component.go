@@ -34,6 +34,13 @@ const gozstdModule = "github.com/valyala/gozstd"
 func Components(modules []Module, libc string) ([]Component, error) {
 	var out []Component
 	for _, m := range modules {
+		if strings.HasPrefix(m.Path, duckdbModules) {
+			parts, err := duckdbParts(m)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, parts...)
+		}
 		if m.Main {
 			continue
 		}
