@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,8 +32,7 @@ type storeState struct {
 	*workload
 	script, dir string
 	missed      string
-	disturb     atomic.Bool // whether the proxy does what it is there for
-	disturbed   atomic.Int64
+	disturbance *disturbance // of the proxy before it, where there is one
 }
 
 // storeFaults makes the scenarios of an object store that fails under a
@@ -53,31 +48,37 @@ func storeFaults() []Scenario {
 				Step{strike, func(ctx context.Context, e *Env) error { return storeKill(ctx, e, query+"/"+point) }}, nil))
 		}
 	}
-	throttled := func(n int64, _ *http.Request) bool { return n%throttleEvery == 0 }
-	lost := func(n int64, r *http.Request) bool { return r.Method == http.MethodPut && n%loseEvery == 0 }
+	throttled := func() *disturbance {
+		return &disturbance{
+			hits: func(n int64, _ *http.Request) bool { return n%throttleEvery == 0 },
+			do:   refuse(http.StatusServiceUnavailable, "application/xml", slowDown),
+		}
+	}
+	lost := func() *disturbance {
+		return &disturbance{
+			hits: func(n int64, r *http.Request) bool { return r.Method == http.MethodPut && n%loseEvery == 0 },
+			do:   loseAnswer,
+		}
+	}
 	return append(out,
 		storeScenario("store-throttles", nil,
 			fmt.Sprintf("A store that answers one request in %d with 503 SlowDown costs time and nothing else.", throttleEvery),
-			Step{"run against a store that throttles", storeDisturbed}, &disturbance{throttled, false}),
+			Step{"run against a store that throttles", storeDisturbed}, throttled),
 		storeScenario("store-loses-answers", nil,
 			fmt.Sprintf("A store that does what it is asked and breaks the connection before it answers, at one PUT in %d, conditional ones among them: nothing is written twice and nothing is taken for another's.", loseEvery),
-			Step{"run against a store whose answers get lost", storeDisturbed}, &disturbance{lost, true}))
+			Step{"run against a store whose answers get lost", storeDisturbed}, lost))
 }
 
-// disturbance is what a proxy does to the n-th request.
-type disturbance struct {
-	hits func(n int64, r *http.Request) bool
-	// apply lets the server do it before the connection breaks.
-	apply bool
-}
+// slowDown is what S3 says to a client that asks too often.
+const slowDown = `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`
 
-func storeScenario(name string, place *Place, claim string, strike Step, d *disturbance) Scenario {
+func storeScenario(name string, place *Place, claim string, strike Step, disturb func() *disturbance) Scenario {
 	publish := func(ctx context.Context, e *Env) error { return e.state.(*storeState).publish(ctx, e) }
 	once := func(ctx context.Context, e *Env) error { _, err := e.runOnce(ctx); return err }
 	return Scenario{
 		Name: name, Group: groupStore, Place: place, Claim: claim,
 		Steps: []Step{
-			{"start an S3 server, make the topic and the pipeline file", func(ctx context.Context, e *Env) error { return storePrepare(ctx, e, d) }},
+			{"start an S3 server, make the topic and the pipeline file", func(ctx context.Context, e *Env) error { return storePrepare(ctx, e, disturb) }},
 			{"publish, and run to the end", both(publish, once)},
 			{"publish more", publish},
 			strike,
@@ -102,7 +103,7 @@ func storeScenario(name string, place *Place, claim string, strike Step, d *dist
 
 // storePrepare starts an S3 server of the scenario's own, behind a proxy where
 // it is to be disturbed.
-func storePrepare(ctx context.Context, e *Env, d *disturbance) error {
+func storePrepare(ctx context.Context, e *Env, disturb func() *disturbance) error {
 	st := &storeState{script: e.o.StoreScript, dir: e.path("s3")}
 	e.state = st
 	if st.script == "" {
@@ -114,8 +115,9 @@ func storePrepare(ctx context.Context, e *Env, d *disturbance) error {
 		return err
 	}
 	endpoint := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	if d != nil {
-		if endpoint, err = st.proxy(e, endpoint, d); err != nil {
+	if disturb != nil {
+		st.disturbance = disturb()
+		if endpoint, err = e.proxy(endpoint, st.disturbance); err != nil {
 			return err
 		}
 	}
@@ -166,40 +168,6 @@ func (st *storeState) run(ctx context.Context, e *Env, args ...string) (string, 
 	return runScript(ctx, e.dir, "-c", append([]string{fmt.Sprintf(`S3_ACCESS_KEY_ID=%s S3_SECRET_ACCESS_KEY=%s exec bash "$0" "$@"`, storeKey, storeSecret), st.script}, args...)...)
 }
 
-// proxy stands between the pipeline and the server. It keeps the Host header,
-// which the signature covers.
-func (st *storeState) proxy(e *Env, target string, d *disturbance) (string, error) {
-	to, err := url.Parse(target)
-	if err != nil {
-		return "", err
-	}
-	forward := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
-			r.Out.Host = r.In.Host
-		},
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	}
-	var n atomic.Int64
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !st.disturb.Load() || !d.hits(n.Add(1), r):
-			forward.ServeHTTP(w, r)
-		case d.apply:
-			st.disturbed.Add(1)
-			forward.ServeHTTP(httptest.NewRecorder(), r)
-			panic(http.ErrAbortHandler)
-		default:
-			st.disturbed.Add(1)
-			w.Header().Set("Content-Type", "application/xml")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprint(w, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`) //nolint:errcheck // the client may be gone
-		}
-	}))
-	e.cleanup = append(e.cleanup, srv.Close)
-	return srv.URL, nil
-}
-
 // storeKill kills the server while the pipeline is suspended at a step.
 func storeKill(ctx context.Context, e *Env, point string) error {
 	st := e.state.(*storeState)
@@ -236,13 +204,13 @@ func storeKill(ctx context.Context, e *Env, point string) error {
 
 func storeDisturbed(ctx context.Context, e *Env) error {
 	st := e.state.(*storeState)
-	st.disturb.Store(true)
-	defer st.disturb.Store(false)
+	st.disturbance.on.Store(true)
+	defer st.disturbance.on.Store(false)
 	if _, err := e.runOnce(ctx); err != nil {
 		return err
 	}
-	e.observed["requests_disturbed"] = st.disturbed.Load()
-	if st.disturbed.Load() == 0 {
+	e.observed["requests_disturbed"] = st.disturbance.done.Load()
+	if st.disturbance.done.Load() == 0 {
 		st.missed = "no request was disturbed"
 	}
 	return nil
