@@ -7,6 +7,7 @@
 #   scripts/cassandra.sh kill   DATA_DIR          SIGKILL
 #   scripts/cassandra.sh status DATA_DIR          prints up or down; exit 3 when down
 #   scripts/cassandra.sh pid    DATA_DIR          prints the pid of the running node, nothing when down
+#   scripts/cassandra.sh version                  prints the node's name and version
 #
 # Needs java 17 and, for the first fetch, mvn.
 # Environment:
@@ -24,7 +25,7 @@ start_seconds=180
 stop_seconds=60
 
 die() { local code=$1; shift; echo "cassandra.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 # A copy is complete when .ok was written after the last jar.
 libs() {
@@ -151,6 +152,7 @@ gone() {
 verb=${1:-}; data=${2:-}; port=${3:-}
 case "$verb" in
   fetch) fetch; libs; exit 0 ;;
+  version) echo "Apache Cassandra $version"; exit 0 ;;
   start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
   *) usage ;;
 esac

@@ -9,6 +9,7 @@
 #   scripts/iceberg-rest.sh kill   DIR         SIGKILL
 #   scripts/iceberg-rest.sh status DIR         prints up or down; exit 3 when down
 #   scripts/iceberg-rest.sh pid    DIR         prints the pid of the running server, nothing when down
+#   scripts/iceberg-rest.sh version            prints the server's name and version
 #
 # Needs java and javac 17 or newer, and mvn for the first fetch.
 # Environment:
@@ -25,7 +26,7 @@ start_seconds=120
 stop_seconds=30
 
 die() { local code=$1; shift; echo "iceberg-rest.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 # A copy is complete when .ok was written after the last jar.
 libs() {
@@ -122,6 +123,7 @@ gone() {
 verb=${1:-}; data=${2:-}; port=${3:-}
 case "$verb" in
   fetch) fetch; libs; exit 0 ;;
+  version) echo "Iceberg's REST catalog $version"; exit 0 ;;
   start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
   *) usage ;;
 esac

@@ -7,6 +7,7 @@
 #   scripts/postgres.sh kill   DIR         SIGKILL to the server and all its processes
 #   scripts/postgres.sh status DIR         prints up or down; exit 3 when down
 #   scripts/postgres.sh pid    DIR         prints the pid of the running server, nothing when down
+#   scripts/postgres.sh version            prints the server's name and version
 #
 # The superuser is "weir". As root the server runs as another user, because it
 # refuses to run as root; DIR must then be reachable by that user.
@@ -22,7 +23,7 @@ start_seconds=60 # how long a start may take, recovery after a kill included
 stop_seconds=60  # how long a clean stop may take before it is reported as failed
 
 die() { local code=$1; shift; echo "postgres.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 # The folder of the server's programs, empty when there is none.
 programs() {
@@ -145,6 +146,7 @@ gone() {
 verb=${1:-}; data=${2:-}; port=${3:-}
 case "$verb" in
   install) install; echo "$bin"; exit 0 ;;
+  version) install; v=$("$bin/postgres" --version); echo "PostgreSQL ${v##*PostgreSQL) }"; exit 0 ;;
   start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
   *) usage ;;
 esac

@@ -8,7 +8,7 @@
 #   scripts/s3.sh kill   DATA_DIR           SIGKILL
 #   scripts/s3.sh status DATA_DIR           prints up or down; exit 3 when down
 #   scripts/s3.sh pid    DATA_DIR           prints the pid of the running server, nothing when down
-#   scripts/s3.sh version                   prints the server's version
+#   scripts/s3.sh version                   prints the server's name and version
 #
 # Objects lie in DATA_DIR/objects/BUCKET/KEY; DATA_DIR/access.log has a line per
 # request. It speaks TLS where DATA_DIR/tls.crt and DATA_DIR/tls.key are there, and
@@ -113,7 +113,7 @@ gone() {
 verb=${1:-}; data=${2:-}; port=${3:-}
 case "$verb" in
   fetch) fetch; exit 0 ;;
-  version) echo "${version#v}"; exit 0 ;;
+  version) echo "versitygw ${version#v}"; exit 0 ;;
   start | bucket | stop | kill | status | pid) [ -n "$data" ] || usage ;;
   *) usage ;;
 esac

@@ -93,7 +93,9 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
 func List() []Scenario {
-	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(), foreachBatches(), instances(), brokerFaults(), storeFaults(), outside(), deltas(), upserts(), foreignHands(), limits(), storms())
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(),
+		foreachBatches(), instances(), brokerFaults(), storeFaults(), catalogs(), outside(), deltas(), upserts(),
+		foreignHands(), limits(), storms())
 }
 
 // prepare fills in defaults and checks the options.

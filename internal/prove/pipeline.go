@@ -40,6 +40,10 @@ type setup struct {
 	Checkpoints, File string
 	// Warehouse is another folder than the usual one.
 	Warehouse string
+	// Catalog is another one than the file in Dir, as the pipeline file names it;
+	// PlacedByCatalog leaves out the warehouse, because it says where tables lie.
+	Catalog         string
+	PlacedByCatalog bool
 	// Store is the endpoint of the S3 server on which they lie, where they do.
 	Store string
 	// OnLost is onLostCheckpoint of every query.
@@ -80,8 +84,10 @@ status: {listen: none}
 `
 
 const queriesFile = `name: {{.Name}}
-catalog: {type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}
+catalog: {{if .Catalog}}{{.Catalog}}{{else}}{type: sql, name: weir, uri: {{q (print "sqlite:" .Dir "/catalog.db")}}}{{end}}
+{{- if not .PlacedByCatalog}}
 warehouse: {{q .Warehouse}}
+{{- end}}
 checkpointLocation: {{q .Checkpoints}}
 {{- if .Store}}
 stores: [{endpoint: {{q .Store}}, region: us-east-1, pathStyle: true, accessKeyId: weir-prove, secretAccessKey: weir-prove-secret}]

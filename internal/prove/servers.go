@@ -33,6 +33,7 @@ type servers struct {
 // server is one of them, or why it cannot be had.
 type server struct {
 	script, dir, addr string
+	version           string // for the report, with the name
 	err               error
 }
 
@@ -78,13 +79,26 @@ func (s *server) start(ctx context.Context) (err error) {
 		out, err := s.run(ctx, "start", s.dir, strconv.Itoa(port))
 		if err == nil {
 			s.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-			return nil
+			s.version, err = s.run(ctx, "version")
+			return err
 		}
 		var exit *exec.ExitError
 		if try == portTries || !errors.As(err, &exit) || exit.ExitCode() != portTaken {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 	}
+}
+
+// ownServer starts a server that the scenario may kill.
+func (e *Env) ownServer(ctx context.Context, name, hint string) (*server, error) {
+	own := &servers{o: e.o, running: map[string]*server{}}
+	e.cleanup = append(e.cleanup, own.stop)
+	if _, err := own.get(ctx, name, hint); err != nil {
+		return nil, err
+	}
+	srv := own.running[name]
+	e.servers = append(e.servers, srv.version)
+	return srv, nil
 }
 
 func (s *server) run(ctx context.Context, args ...string) (string, error) {

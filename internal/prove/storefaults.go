@@ -161,7 +161,7 @@ func (st *storeState) version(ctx context.Context, e *Env) string {
 	if err != nil {
 		return "versitygw"
 	}
-	return "versitygw " + out
+	return out
 }
 
 func (st *storeState) run(ctx context.Context, e *Env, args ...string) (string, error) {
