@@ -22,7 +22,7 @@ type Clock interface {
 type System struct{}
 
 // Now implements Clock.
-func (System) Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+func (System) Now() time.Time { return time.Now().Add(shift()).UTC().Truncate(time.Microsecond) }
 
 // Sleep implements Clock.
 func (System) Sleep(ctx context.Context, d time.Duration) error {

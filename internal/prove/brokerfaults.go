@@ -323,7 +323,7 @@ func topicFaults() []Scenario {
 			{"add two partitions, and publish", both(topicGrow, publish)},
 			{"run to the end", once}, count},
 		Expect: func(e *Env) []Check { return e.state.(*topicState).expect() },
-	}, {
+	}, topicCompacted(), {
 		Name: "transactions-aborted", Group: groupBroker, RealKafka: true,
 		Claim: "Aborted transactions and their markers leave offsets without a record: they are neither missing nor read.",
 		Steps: []Step{prepare, {"publish", publish},

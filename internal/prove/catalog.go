@@ -149,13 +149,13 @@ func catalogKilled(kind catalogKind, query, point string) Scenario {
 		Claim: fmt.Sprintf("%s, which holds the catalog, killed with SIGKILL while %s stands at %s, and away for %s: the pipeline ends well or says that the catalog is away, and the tables are exact.", kind.title, query, point, catalogDown),
 	}, &kind, nil, Step{name, func(ctx context.Context, e *Env) error {
 		st := e.state.(*catalogState)
-		return st.suspended(ctx, e, query+"/"+point, func(wake func() error) error {
+		return st.suspended(ctx, e, query+"/"+point, func(p *process) error {
 			if out, err := st.server.run(ctx, "kill", st.server.dir); err != nil {
 				return fmt.Errorf("kill the catalog: %w: %s", err, out)
 			}
 			e.kills++
 			e.mark("kill", "catalog", 0, "SIGKILL")
-			if err := wake(); err != nil {
+			if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				return err
 			}
 			if err := e.o.Clock.Sleep(ctx, catalogDown); err != nil {
@@ -173,13 +173,13 @@ func catalogKilled(kind catalogKind, query, point string) Scenario {
 // suspended lets something happen to the catalog while the pipeline stands at a
 // step of its protocol. It must end well, or say that the catalog is away or
 // that it does not know whether a commit has landed.
-func (st *catalogState) suspended(ctx context.Context, e *Env, point string, happens func(wake func() error) error, more ...string) error {
+func (st *catalogState) suspended(ctx context.Context, e *Env, point string, happens func(*process) error, more ...string) error {
 	p, why, err := e.suspend(ctx, point, 1, append([]string{"run", e.path(queriesFileName), "--once"}, more...)...)
 	if err != nil || p == nil {
 		st.missed = "the step was never reached: " + why
 		return err
 	}
-	if err := happens(func() error { return p.cmd.Process.Signal(syscall.SIGCONT) }); err != nil {
+	if err := happens(p); err != nil {
 		return err
 	}
 	return e.endsWellOrAway(ctx, p)
@@ -214,27 +214,32 @@ func sqliteLocked(query string, held time.Duration) Scenario {
 				return err
 			}
 		}
-		// The query runs alone: another one could be suspended with the lock in
-		// its hands.
-		return e.state.(*catalogState).suspended(ctx, e, query+"/"+fault.CommitMetadata, func(wake func() error) error {
-			return e.holdLock(ctx, held, wake)
+		st := e.state.(*catalogState)
+		return st.suspended(ctx, e, query+"/"+fault.CommitMetadata, func(p *process) error {
+			return st.holdLock(ctx, e, p, held)
 		}, "--query", query)
 	}})
 }
 
+// lockPatience is how long the lock is waited for once the process runs again.
+const lockPatience = 20 * time.Second
+
 // holdLock holds the write lock of the catalog's file: for the pipeline this is
-// another process.
-func (e *Env) holdLock(ctx context.Context, held time.Duration, wake func() error) error {
-	db, err := sql.Open("sqlite", "file:"+e.catalogFile+"?_txlock=immediate")
+// another process, and it has to wait.
+func (st *catalogState) holdLock(ctx context.Context, e *Env, p *process, held time.Duration) error {
+	wake := func() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+	unlock, err := e.lock(ctx, 0)
 	if err != nil {
-		return err
+		// The suspended process holds it itself, for a row of its runs: its next
+		// commit meets the lock.
+		if err := wake(); err != nil {
+			return err
+		}
+		if unlock, err = e.lock(ctx, lockPatience); err != nil {
+			return err
+		}
 	}
-	defer db.Close()
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("lock the catalog: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
+	defer unlock()
 	e.mark("kill", "catalog", 0, "locked")
 	if err := wake(); err != nil {
 		return err
@@ -242,8 +247,28 @@ func (e *Env) holdLock(ctx context.Context, held time.Duration, wake func() erro
 	if err := e.o.Clock.Sleep(ctx, held); err != nil {
 		return err
 	}
+	if !p.running() {
+		st.missed = "the run had nothing more to commit when the catalog was locked"
+	}
 	e.mark("start", "catalog", 0, "unlocked")
 	return nil
+}
+
+// lock takes the write lock of the catalog's file.
+func (e *Env) lock(ctx context.Context, patience time.Duration) (unlock func(), err error) {
+	db, err := sql.Open("sqlite", fmt.Sprintf("file:%s?_txlock=immediate&_pragma=busy_timeout(%d)", e.catalogFile, patience.Milliseconds()))
+	if err != nil {
+		return nil, err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("lock the catalog: %w", err)
+	}
+	return func() {
+		_ = tx.Rollback() // nothing was written
+		_ = db.Close()
+	}, nil
 }
 
 // postgresCut is a pipeline whose way to Postgres is disturbed.

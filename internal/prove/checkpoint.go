@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/pipeline"
 )
@@ -46,22 +47,10 @@ type checkpointState struct {
 // checkpoints makes the scenarios in which the checkpoint does not survive
 // what the process did not survive.
 func checkpoints() []Scenario {
-	prepare := func(policy string) Step {
-		return Step{"make the topic and the pipeline file", func(ctx context.Context, e *Env) (err error) {
-			st := &checkpointState{behind: map[string]int64{}, queryIDs: map[string]string{}, settle: func() {}}
-			e.state = st
-			st.workload, err = e.newWorkload(ctx, setup{Name: "checkpoint", MaxOffsets: checkpointMaxOffsets, OnLost: policy})
-			return err
-		}}
-	}
+	prepare := checkpointPrepare
 	count := Step{"count", checkpointCount}
 	again := Step{"start again, and run to the end", checkpointRestart()}
-	missed := func(e *Env) string {
-		if st := e.state.(*checkpointState); !st.killed {
-			return "the step was never reached: " + st.missed
-		}
-		return ""
-	}
+	missed := checkpointMissed
 	return []Scenario{{
 		Name: "checkpoint-lost", Group: groupCheckpoint,
 		Claim: "A pipeline killed in mid-batch whose checkpoint folder is then removed goes on exactly from the markers in its tables, and says so in an alert.",
@@ -96,6 +85,18 @@ func checkpoints() []Scenario {
 			}
 			return ""
 		},
+		Expect: checkpointExpect,
+	}, checkpointPartlyLost("offsets"), checkpointPartlyLost("commits"), checkpointPartlyLost("state"), {
+		Name: "checkpoint-elsewhere", Group: groupCheckpoint,
+		Claim: "A pipeline killed in mid-batch that is started with an empty checkpoint folder at another place, as on another machine, takes over and goes on exactly from the markers in its tables, and says so in an alert.",
+		Steps: []Step{
+			prepare(pipeline.OnLostAdopt),
+			{"publish, and run to the end", checkpointWork()},
+			{"publish more, and SIGKILL at a commit of silver", checkpointKill("silver/"+fault.CommitSwapped, 2)},
+			{"start with another checkpoint folder, and run to the end", checkpointElsewhere},
+			count,
+		},
+		Guard:  missed,
 		Expect: checkpointExpect,
 	}, {
 		Name: "boundary", Group: groupCheckpoint,
@@ -175,6 +176,104 @@ func (e *Env) checkpointDir() string { return e.path("checkpoints") }
 func (e *Env) checkpointOld() string { return e.path("checkpoints-old") }
 
 func checkpointRemove(_ context.Context, e *Env) error { return os.RemoveAll(e.checkpointDir()) }
+
+func checkpointPrepare(policy string) Step {
+	return Step{"make the topic and the pipeline file", func(ctx context.Context, e *Env) (err error) {
+		st := &checkpointState{behind: map[string]int64{}, queryIDs: map[string]string{}, settle: func() {}}
+		e.state = st
+		st.workload, err = e.newWorkload(ctx, setup{Name: "checkpoint", MaxOffsets: checkpointMaxOffsets, OnLost: policy})
+		return err
+	}}
+}
+
+func checkpointMissed(e *Env) string {
+	if st := e.state.(*checkpointState); !st.killed {
+		return "the step was never reached: " + st.missed
+	}
+	return ""
+}
+
+// checkpointPartlyLost loses one folder of every query's checkpoint. State is
+// built again from the table; a log without the other contradicts it.
+func checkpointPartlyLost(part string) Scenario {
+	claim := fmt.Sprintf("A pipeline killed in mid-batch of whose checkpoint %s/ is then removed stops (exit code %d) and says how to go on: weir checkpoint adopt, after which it is exact.", part, failure.Checkpoint)
+	again := Step{"start: it must stop; adopt the markers, and run to the end", checkpointRefused}
+	if part == "state" {
+		claim = "A pipeline killed in mid-batch of whose checkpoint state/ is then removed builds it again from the table, and is exact."
+		again = Step{"start again, and run to the end", checkpointRestart()}
+	}
+	return Scenario{
+		Name: "checkpoint-partly-lost-" + part, Group: groupCheckpoint, Claim: claim,
+		Steps: []Step{
+			checkpointPrepare(pipeline.OnLostAdopt),
+			{"publish, and run to the end", checkpointWork()},
+			{"publish more, and SIGKILL at a commit of silver", checkpointKill("silver/"+fault.CommitSwapped, 2)},
+			{"remove " + part + "/ of every query", func(_ context.Context, e *Env) error { return checkpointRemovePart(e, part) }},
+			again,
+			{"count", checkpointCount},
+		},
+		Guard: checkpointMissed,
+		Expect: func(e *Env) []Check {
+			checks := append(e.state.(*checkpointState).expect(), Check{"query_ids_kept", "queries that kept their query id", int64(len(queryTables))})
+			if part != "state" {
+				checks = append(checks, Check{"exit_code", "exit code of the first start", int64(failure.Checkpoint)})
+			}
+			return checks
+		},
+	}
+}
+
+// checkpointRefused starts the pipeline, which must stop, and adopts.
+func checkpointRefused(ctx context.Context, e *Env) error {
+	st := e.state.(*checkpointState)
+	if !st.killed {
+		return nil // the guard says so
+	}
+	p, err := e.start("weir run --once, which must stop", nil, "run", e.path(queriesFileName), "--once")
+	if err != nil {
+		return err
+	}
+	if e.observed["exit_code"], err = p.endsBy(ctx, runOnceMax); err != nil {
+		return err
+	}
+	if p, err = e.start("weir checkpoint adopt", nil, "checkpoint", "adopt", e.path(queriesFileName)); err != nil {
+		return err
+	}
+	if err := p.wait(ctx, runOnceMax); err != nil {
+		return err
+	}
+	return checkpointRestart()(ctx, e)
+}
+
+// checkpointRemovePart removes one folder of every query's checkpoint.
+func checkpointRemovePart(e *Env, part string) error {
+	for query := range queryTables {
+		if err := os.RemoveAll(filepath.Join(e.checkpointDir(), query, part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkpointElsewhere starts the pipeline with another checkpoint folder.
+func checkpointElsewhere(ctx context.Context, e *Env) error {
+	st := e.state.(*checkpointState)
+	defer func() { st.settle() }()
+	if !st.killed {
+		return nil // the guard says so
+	}
+	other := st.setup
+	other.Checkpoints, other.File = e.path("checkpoints-elsewhere"), "elsewhere.yaml"
+	if err := other.write(); err != nil {
+		return err
+	}
+	p, err := e.start("weir run --once, elsewhere", nil, "run", e.path(other.File), "--once", "--take-over")
+	if err != nil {
+		return err
+	}
+	st.restart = p
+	return p.wait(ctx, runOnceMax)
+}
 
 func checkpointCopy(_ context.Context, e *Env) error {
 	return os.CopyFS(e.checkpointOld(), os.DirFS(e.checkpointDir()))

@@ -14,6 +14,8 @@ const (
 	groupCrashFirst = "crash-points-first"
 
 	crashMaxOffsets = 300
+	// everyMaxOffsets makes batches enough for a kill at every step.
+	everyMaxOffsets = 100
 )
 
 // batchSteps are those of one micro-batch that every kind of query goes through.
@@ -63,7 +65,59 @@ func crashPoints() []Scenario {
 			}
 		}
 	}
-	return out
+	return append(out, everyStep("bronze"), everyStep("silver"))
+}
+
+// everyStep kills a query at every step it has, one life after the other,
+// without a good run in between.
+func everyStep(query string) Scenario {
+	var points []fault.Point
+	for _, p := range fault.Points() {
+		if ofBatch(p) && unreachable[query][p.Name] == "" {
+			points = append(points, p)
+		}
+	}
+	const prepare, kills = "make the topic and the pipeline file, publish", "SIGKILL at the first step, start again, SIGKILL at the next: to the last"
+	return Scenario{
+		Name: query + "-every-step", Group: groupCrash,
+		Claim: fmt.Sprintf("%s killed at each of its %d steps, one life after the other and never coming to its end, is exact after a restart.", query, len(points)),
+		Steps: []Step{
+			{prepare, func(ctx context.Context, e *Env) (err error) {
+				st := &crashState{query: query, settle: func() {}}
+				e.state = st
+				if st.workload, err = e.newWorkload(ctx, setup{Name: "crash", MaxOffsets: everyMaxOffsets}); err != nil {
+					return err
+				}
+				return both(crashPublish, crashPublish)(ctx, e)
+			}},
+			{kills, func(ctx context.Context, e *Env) error {
+				for _, p := range points {
+					st := e.state.(*crashState)
+					st.point, st.nth, st.killed = p.Name, 1, false
+					if query == "silver" && sideFirst[p.Name] {
+						st.nth = 2
+					}
+					before := st.settle
+					err := crashKill(ctx, e)
+					before()
+					if err != nil || !st.killed {
+						return err
+					}
+				}
+				return nil
+			}},
+			{"publish more, start again, and run to the end", both(crashPublish, crashRestart)},
+			{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }},
+		},
+		GuardAfter: kills,
+		Guard: func(e *Env) string {
+			if st := e.state.(*crashState); !st.killed {
+				return fmt.Sprintf("%s never reached %s: %s", query, st.point, st.missed)
+			}
+			return ""
+		},
+		Expect: func(e *Env) []Check { return e.state.(*crashState).expect() },
+	}
 }
 
 // crashPoint makes the scenario of one step; side is "side-" where it is the

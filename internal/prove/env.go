@@ -117,8 +117,13 @@ func (e *Env) topic(name string) string { return e.prefix + name }
 
 // createTopic makes a topic of the scenario.
 func (e *Env) createTopic(ctx context.Context, name string, partitions int32) error {
+	return e.createTopicAs(ctx, name, partitions, nil)
+}
+
+// createTopicAs makes a topic with settings of its own.
+func (e *Env) createTopicAs(ctx context.Context, name string, partitions int32, settings map[string]*string) error {
 	full := e.topic(name)
-	resp, err := kadm.NewClient(e.client).CreateTopic(ctx, partitions, 1, nil, full)
+	resp, err := kadm.NewClient(e.client).CreateTopic(ctx, partitions, 1, settings, full)
 	if err = errors.Join(err, resp.Err); err != nil {
 		return failure.Wrap(failure.Unreachable, err, "create topic %s", full)
 	}

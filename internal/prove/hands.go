@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -17,6 +18,8 @@ const (
 	groupForeign = "foreign"
 	groupLimits  = "limits"
 
+	// foreignRows are appended by another writer at each visit.
+	foreignRows = 3
 	// smallDisk is the size of the file system that fills up, and diskLeft what
 	// is left of it.
 	smallDisk = "size=16m"
@@ -28,8 +31,9 @@ const (
 // handsState is what a scenario of foreign hands or of a limit knows.
 type handsState struct {
 	*workload
-	missed string
-	disk   string // a small file system, where there is one
+	missed  string
+	disk    string // a small file system, where there is one
+	foreign int64  // rows that another writer has put into bronze
 }
 
 func handsPrepare(ctx context.Context, e *Env) (err error) {
@@ -41,7 +45,14 @@ func handsPrepare(ctx context.Context, e *Env) (err error) {
 
 func handsMissed(e *Env) string { return e.state.(*handsState).missed }
 
-func handsExpect(e *Env) []Check { return e.state.(*handsState).expect() }
+func handsExpect(e *Env) []Check {
+	st := e.state.(*handsState)
+	out := st.expect()
+	if st.foreign > 0 {
+		out = append(out, Check{"bronze_rows_of_other_topics", "rows of the other writer in bronze", st.foreign})
+	}
+	return out
+}
 
 var (
 	handsPublish = func(ctx context.Context, e *Env) error { return e.state.(*handsState).publish(ctx, e) }
@@ -53,35 +64,53 @@ var (
 // between a crash and the restart.
 func foreignHands() []Scenario {
 	var out []Scenario
-	for _, c := range []struct {
-		query, point, what string
-		args               []string
-	}{
-		{"bronze", fault.CommitMetadata, "rewrites all files and expires all snapshots but one", []string{"--expire"}},
-		{"bronze", fault.CommitSwapped, "rewrites all files and expires all snapshots but one", []string{"--expire"}},
-		{"silver", fault.CommitSide, "rewrites all files and expires all snapshots but one", []string{"--expire"}},
-		{"silver", fault.CommitSwapped, "expires all snapshots but one", []string{"--expire", "--no-rewrite"}},
-		{"silver", fault.DoneWritten, "rewrites all files", nil},
+	tables := []string{bronzeTable, silverTable}
+	for _, c := range []foreignVisit{
+		{"bronze", fault.CommitMetadata, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{"bronze", fault.CommitSwapped, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{"silver", fault.CommitSide, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{"silver", fault.CommitSwapped, "expires all snapshots but one", tables, []string{"--expire", "--no-rewrite"}, 0},
+		{"silver", fault.DoneWritten, "rewrites all files", tables, nil, 0},
+		{"bronze", fault.CommitBefore, "appends rows of another topic", tables[:1], []string{"--no-rewrite", "--append", strconv.Itoa(foreignRows)}, foreignRows},
+		{"silver", fault.CommitBefore, "adds a column", tables, []string{"--no-rewrite", "--add-column", "note"}, 0},
 	} {
-		const kill = "publish more, run until the step is reached, and SIGKILL"
-		out = append(out, Scenario{
-			Name: "foreign-" + c.query + "-" + c.point, Group: groupForeign,
-			Place: &Place{Matrix: "PyIceberg between crash and restart", Row: c.point + ": " + c.what, Column: c.query},
-			Claim: fmt.Sprintf("%s killed at %s, then PyIceberg %s in bronze and silver: the restart is exact, and so are batches after another such visit.", c.query, c.point, c.what),
-			Steps: []Step{
-				{"make the topic and the pipeline file", handsPrepare},
-				{"publish, and run to the end", both(handsPublish, handsOnce)},
-				{kill, func(ctx context.Context, e *Env) error { return handsKill(ctx, e, c.query+"/"+c.point) }},
-				{"PyIceberg at work", func(ctx context.Context, e *Env) error { return e.pyiceberg(ctx, c.args...) }},
-				{"start again, and run to the end", handsOnce},
-				{"PyIceberg at work again, publish, and run to the end", both(
-					func(ctx context.Context, e *Env) error { return e.pyiceberg(ctx, c.args...) }, handsPublish, handsOnce)},
-				handsCount,
-			},
-			GuardAfter: kill, Guard: handsMissed, Expect: handsExpect,
-		})
+		out = append(out, c.scenario())
 	}
 	return out
+}
+
+// foreignVisit is what another engine does to tables of a query that was killed.
+type foreignVisit struct {
+	query, point, what string
+	tables, args       []string
+	appended           int64 // rows of bronze, at each visit
+}
+
+func (c foreignVisit) scenario() Scenario {
+	const kill = "publish more, run until the step is reached, and SIGKILL"
+	var where []string
+	for _, t := range c.tables {
+		where = append(where, layer(t))
+	}
+	visit := func(ctx context.Context, e *Env) error {
+		e.state.(*handsState).foreign += c.appended
+		return e.pyiceberg(ctx, c.tables, c.args...)
+	}
+	return Scenario{
+		Name: "foreign-" + c.query + "-" + c.point, Group: groupForeign,
+		Place: &Place{Matrix: "PyIceberg between crash and restart", Row: c.point + ": " + c.what, Column: c.query},
+		Claim: fmt.Sprintf("%s killed at %s, then PyIceberg %s in %s: the restart is exact, and so are batches after another such visit.", c.query, c.point, c.what, strings.Join(where, " and ")),
+		Steps: []Step{
+			{"make the topic and the pipeline file", handsPrepare},
+			{"publish, and run to the end", both(handsPublish, handsOnce)},
+			{kill, func(ctx context.Context, e *Env) error { return handsKill(ctx, e, c.query+"/"+c.point) }},
+			{"PyIceberg at work", visit},
+			{"start again, and run to the end", handsOnce},
+			{"PyIceberg at work again, publish, and run to the end", both(visit, handsPublish, handsOnce)},
+			handsCount,
+		},
+		GuardAfter: kill, Guard: handsMissed, Expect: handsExpect,
+	}
 }
 
 func handsKill(ctx context.Context, e *Env, point string) error {
@@ -106,9 +135,9 @@ func handsKill(ctx context.Context, e *Env, point string) error {
 	return nil
 }
 
-// pyiceberg lets another engine work on both tables.
-func (e *Env) pyiceberg(ctx context.Context, args ...string) error {
-	for _, table := range []string{bronzeTable, silverTable} {
+// pyiceberg lets another engine work on tables.
+func (e *Env) pyiceberg(ctx context.Context, tables []string, args ...string) error {
+	for _, table := range tables {
 		cmd := exec.CommandContext(ctx, e.o.Python, append([]string{filepath.Join(e.o.Readers, "compact_pyiceberg.py"),
 			"--catalog", e.catalogFile, "--table", table}, args...)...)
 		var stderr strings.Builder
@@ -118,14 +147,14 @@ func (e *Env) pyiceberg(ctx context.Context, args ...string) error {
 			return fmt.Errorf("PyIceberg on %s: %w\n%s", table, err, stderr.String())
 		}
 		var done struct {
-			Left      int `json:"snapshots_left"`
 			Expired   int `json:"snapshots_expired"`
 			Rewritten int `json:"rows_rewritten"`
+			Appended  int `json:"rows_appended"`
 		}
 		if err := json.Unmarshal(out, &done); err != nil {
 			return fmt.Errorf("PyIceberg on %s says %q: %w", table, out, err)
 		}
-		e.mark("commit", table, 0, fmt.Sprintf("PyIceberg: %d rows rewritten, %d snapshots expired", done.Rewritten, done.Expired))
+		e.mark("commit", table, 0, fmt.Sprintf("PyIceberg: %d rows rewritten, %d appended, %d snapshots expired", done.Rewritten, done.Appended, done.Expired))
 	}
 	return nil
 }

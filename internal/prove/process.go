@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weirlake/weir/internal/clock"
 )
 
 const (
@@ -30,7 +32,7 @@ type process struct {
 }
 
 // spawn starts the binary with args; env is added to an environment that is
-// cleared of what arms crash points.
+// cleared of what arms crash points and shifts clocks.
 func spawn(binary string, args, env []string, log, name string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -44,7 +46,7 @@ func spawn(binary string, args, env []string, log, name string) (*process, error
 	}
 	p := &process{name: name, cmd: exec.Command(binary, args...), log: log, from: at, exited: make(chan struct{})}
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "WEIR_CRASH_") {
+		if !strings.HasPrefix(kv, "WEIR_CRASH_") && !strings.HasPrefix(kv, clock.ShiftEnv) {
 			p.cmd.Env = append(p.cmd.Env, kv)
 		}
 	}

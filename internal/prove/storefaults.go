@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"syscall"
 	"time"
@@ -66,7 +67,74 @@ func storeFaults() []Scenario {
 			Step{"run against a store that throttles", storeDisturbed}, throttled),
 		storeScenario("store-loses-answers", nil,
 			fmt.Sprintf("A store that does what it is asked and breaks the connection before it answers, at one PUT in %d, conditional ones among them: nothing is written twice and nothing is taken for another's.", loseEvery),
-			Step{"run against a store whose answers get lost", storeDisturbed}, lost))
+			Step{"run against a store whose answers get lost", storeDisturbed}, lost),
+		storeIgnores())
+}
+
+// storeIgnores is a store that a checkpoint cannot stand on.
+func storeIgnores() Scenario {
+	strike := Step{"run against a store that ignores conditions: it must refuse", storeRefused}
+	s := storeScenario("store-ignores-conditions", nil,
+		fmt.Sprintf("A store that answers a conditional PUT over what is there as if it were done is refused (exit code %d) before anything is written to a table.", failure.Config),
+		strike, func() *disturbance {
+			return &disturbance{
+				hits: func(_ int64, r *http.Request) bool {
+					return r.Method == http.MethodPut && r.Header.Get("If-None-Match") != ""
+				},
+				do: ignoreCondition,
+			}
+		})
+	counts := s.Expect
+	s.Expect = func(e *Env) []Check {
+		return append(counts(e),
+			Check{"exit_code_of_the_run", "exit code under the store that ignores conditions", int64(failure.Config)},
+			Check{"bronze_rows_written_there", "rows of bronze written there", int64(0)})
+	}
+	return s
+}
+
+// ignoreCondition lets the server do it, and says that it is done where the
+// server says that something is there.
+func ignoreCondition(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+	was := httptest.NewRecorder()
+	forward.ServeHTTP(was, r)
+	code := was.Code
+	if code == http.StatusPreconditionFailed || code == http.StatusConflict {
+		w.Header().Set("ETag", `"00000000000000000000000000000000"`)
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	for key, values := range was.Header() {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(code)
+	_, _ = was.Body.WriteTo(w) // the client may be gone
+}
+
+func storeRefused(ctx context.Context, e *Env) error {
+	st := e.state.(*storeState)
+	st.disturbance.on.Store(true)
+	defer st.disturbance.on.Store(false)
+	before, err := e.auditPipeline(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := e.start("weir run --once, on a store that ignores conditions", nil, "run", e.path(queriesFileName), "--once")
+	if err != nil {
+		return err
+	}
+	if e.observed["exit_code_of_the_run"], err = p.endsBy(ctx, runOnceMax); err != nil {
+		return err
+	}
+	after, err := e.auditPipeline(ctx)
+	if err != nil {
+		return err
+	}
+	e.observed["bronze_rows_written_there"] = after.Table(bronzeTable).Rows - before.Table(bronzeTable).Rows
+	if st.disturbance.done.Load() == 0 {
+		st.missed = "no conditional request was seen"
+	}
+	return nil
 }
 
 // slowDown is what S3 says to a client that asks too often.

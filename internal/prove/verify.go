@@ -35,6 +35,9 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 	bronze := rep.Table(bronzeTable)
 	e.observed["bronze_rows"] = bronze.Rows
 	e.observed["bronze_distinct_offsets"] = bronze.DistinctOffsets
+	if n := bronze.RowsOfOtherTopics; n > 0 {
+		e.observed["bronze_rows_of_other_topics"] = n
+	}
 	if silver := rep.Table(silverTable); silver != nil {
 		e.observed["silver_rows"] = silver.Rows
 		if silver.Silver != nil {

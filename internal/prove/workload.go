@@ -31,13 +31,18 @@ type workload struct {
 
 // newWorkload makes the topic and the pipeline file.
 func (e *Env) newWorkload(ctx context.Context, s setup) (*workload, error) {
+	return e.newWorkloadOn(ctx, s, nil)
+}
+
+// newWorkloadOn makes the topic with settings of its own.
+func (e *Env) newWorkloadOn(ctx context.Context, s setup, settings map[string]*string) (*workload, error) {
 	w := &workload{expected: map[string]bool{}, setup: s}
 	w.setup.Dir, w.setup.Brokers, w.setup.Topic, w.setup.Trigger = e.dir, e.broker.bootstrap, e.topic("events"), e.o.triggerOr(0)
 	var err error
 	if w.stream, err = e.newStream(replay.Script{{Kind: replay.SegmentLoops, Count: workPublished * workLoops}}, 0); err != nil {
 		return nil, err
 	}
-	if err := e.createTopic(ctx, "events", workPartitions); err != nil {
+	if err := e.createTopicAs(ctx, "events", workPartitions, settings); err != nil {
 		return nil, err
 	}
 	return w, w.setup.write()
