@@ -236,11 +236,13 @@ func checkpointRefused(ctx context.Context, e *Env) error {
 	if e.observed["exit_code"], err = p.endsBy(ctx, runOnceMax); err != nil {
 		return err
 	}
-	if p, err = e.start("weir checkpoint adopt", nil, "checkpoint", "adopt", e.path(queriesFileName)); err != nil {
-		return err
-	}
-	if err := p.wait(ctx, runOnceMax); err != nil {
-		return err
+	for query := range queryTables {
+		if p, err = e.start("weir checkpoint adopt "+query, nil, "checkpoint", "adopt", e.path(queriesFileName), query); err != nil {
+			return err
+		}
+		if err := p.wait(ctx, runOnceMax); err != nil {
+			return err
+		}
 	}
 	return checkpointRestart()(ctx, e)
 }

@@ -202,7 +202,7 @@ func TestSelectTakesNamesGroupsAndPatternsAndRefusesTheUnknown(t *testing.T) {
 		}
 		seen[s.Name] = true
 	}
-	for names, want := range map[string]int{"": len(all), "reference": 1, "crash-points": 28, "crash-points-first": 28, "bronze-commit.*": 3, "ingest": 10, "checkpoint": 3, "boundary": 1} {
+	for names, want := range map[string]int{"": len(all), "all": len(all), "reference": 1, "crash-points": 30, "crash-points-first": 28, "bronze-commit.*": 3, "ingest": 10, "checkpoint": 7, "boundary": 1} {
 		var list []string
 		if names != "" {
 			list = []string{names}
