@@ -67,6 +67,9 @@ type App struct {
 	jobs        *jobs // nil where the file has none
 	jobsOff     bool  // the jobs are not run beside the queries
 	stopping    stopping
+
+	// planning: nothing is made, see Plan. noBroker: the embedded one is not there.
+	planning, noBroker bool
 }
 
 // Open starts what the pipeline needs and builds its queries. Nothing is
@@ -155,6 +158,16 @@ func (a *App) openKafka(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
+	if err := a.spawnBroker(ctx); err != nil {
+		return err
+	}
+	return a.createTopics(ctx, k.Topics)
+}
+
+// spawnBroker starts the embedded broker where the pipeline has one, and says how
+// the broker is reached.
+func (a *App) spawnBroker(ctx context.Context) error {
+	k := a.P.Kafka
 	bootstrap := ""
 	if k.Embedded != nil {
 		exe := a.opts.Executable
@@ -176,7 +189,7 @@ func (a *App) openKafka(ctx context.Context) error {
 		}
 	}
 	a.Kafka = KafkaConfig(k, bootstrap)
-	return a.createTopics(ctx, k.Topics)
+	return nil
 }
 
 // KafkaOptions are the client options of the pipeline's broker.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -95,7 +96,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	opts.InstanceID = instanceID(dir, q.Name)
 	out := &engine.Query{
 		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,
-		Checkpoint: store, LockDir: lockDir(dir), Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
+		Checkpoint: store, LockDir: a.lockDir(dir), Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
 	}
 	if a.progress != nil {
 		out.Progress = a.progress
@@ -112,6 +113,15 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 		out.OnAlert = func(text string) { a.opts.OnAlert(q.Name, text) }
 	}
 	return out, nil
+}
+
+// lockDir is lockDir, which makes a folder for a checkpoint in an object store: a
+// plan does not.
+func (a *App) lockDir(location string) string {
+	if a.planning && pipeline.Remote(location) {
+		return ""
+	}
+	return lockDir(location)
 }
 
 // Transform is the operator chain of a query: declared columns, or the Kafka
@@ -162,8 +172,12 @@ func (a *App) buildSource(q pipeline.Query) (source.Source, engine.Options, erro
 		if err != nil {
 			return nil, engine.Options{}, err
 		}
+		var wait time.Duration // the source's default
+		if a.planning {
+			wait = time.Nanosecond
+		}
 		src, err := sourceiceberg.New(sourceiceberg.Config{
-			Name: t.Name, Rows: rows, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
+			InitialWait: wait, Name: t.Name, Rows: rows, StartingOffsets: t.StartingOffsets.Mode, Clock: a.opts.Clock,
 			Load: func(ctx context.Context) (*table.Table, error) {
 				return a.Catalog.LoadTablePatiently(ctx, ident, a.opts.Clock)
 			},

@@ -2,12 +2,15 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/weirlake/weir/internal/objstore"
 )
 
 // errTorn and errVersion tell the two ways of being unreadable apart.
@@ -49,4 +52,19 @@ func decode(b []byte, v any) error {
 		return fmt.Errorf("%w: something follows the document", errTorn)
 	}
 	return nil
+}
+
+// FormatOf is the format version of the checkpoint in a store, 0 where there is
+// none or it cannot be told.
+func FormatOf(ctx context.Context, store objstore.Store) int {
+	b, err := store.Get(ctx, metadataKey)
+	if err != nil {
+		return 0
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	n, err := strconv.Atoi(strings.TrimPrefix(string(line), "v"))
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -126,3 +126,26 @@ func TestALockFileThatWasRemovedDoesNotLockTwoOut(t *testing.T) {
 		t.Fatal("both hold a file of that name")
 	}
 }
+
+func TestWhoHoldsALockIsSaidWithoutTakingIt(t *testing.T) {
+	if _, err := os.Stat("/proc/locks"); err != nil {
+		t.Skip("no /proc/locks")
+	}
+	dir := filepath.Join(t.TempDir(), "q")
+	if h := HeldBy(dir); h != nil {
+		t.Fatalf("%+v holds what is not there", h)
+	}
+	l, err := Acquire(dir, "me", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := HeldBy(dir); h == nil || h.InstanceID != "me" || h.PID != os.Getpid() {
+		t.Fatalf("%+v", h)
+	}
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if h := HeldBy(dir); h != nil {
+		t.Fatalf("%+v holds what was released", h)
+	}
+}

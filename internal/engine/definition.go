@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/source"
+	"github.com/weirlake/weir/internal/state"
 )
 
 // definitions are what the query's stateful operators are.
@@ -107,6 +109,20 @@ func (q *Query) canRescan() bool {
 	return ok && again && b.CanRebuild()
 }
 
+// rebuiltFrom names where lost memory is read again from.
+func (q *Query) rebuiltFrom() string {
+	if _, grouped := q.Transform.(operator.InputRebuilder); grouped {
+		return "the source"
+	}
+	return q.mainOutput().Sink.Name()
+}
+
+// unusable reports that a file of state is not there, damaged or of another
+// version: what was remembered is then read again.
+func unusable(err error) bool {
+	return errors.Is(err, state.ErrMissing) || errors.Is(err, state.ErrCorrupt) || errors.Is(err, state.ErrForeign)
+}
+
 // StateFate is what a start does with the memory of an operator.
 type StateFate struct {
 	Operator string `json:"operator"`
@@ -133,15 +149,12 @@ func (q *Query) stateFates(m *marker.Marker, d checkpoint.Decision) []StateFate 
 	for _, f := range m.State {
 		tips[f.Operator] = f
 	}
-	from, grouped := "the table", false
-	if _, ok := q.Transform.(operator.InputRebuilder); ok {
-		from, grouped = "the source", true
-	}
+	_, grouped := q.Transform.(operator.InputRebuilder)
 	var out []StateFate
 	for _, op := range q.Transform.State() {
 		tip, there := tips[op.Name()]
 		fate := StateFate{Operator: op.Name(), Fate: StateKept}
-		rebuild := func(why string) { fate.Fate, fate.From, fate.Why = StateRebuilt, from, why }
+		rebuild := func(why string) { fate.Fate, fate.From, fate.Why = StateRebuilt, q.rebuiltFrom(), why }
 		switch now := q.definitionOf(op.Name()); {
 		case q.Options.NewState && m.BatchID >= 0:
 			fate.Fate, fate.Why = StateBegins, "--new-state"

@@ -101,6 +101,9 @@ type Query struct {
 	// OnIdle is called when the query has looked and found nothing new: a sign
 	// of life for whoever watches. It may be nil and must not block.
 	OnIdle func()
+
+	// noSource is why there is nothing to read from yet; only Plan sets it.
+	noSource string
 }
 
 // ProgressSink appends rows to ops.stream_progress in groups.
@@ -189,6 +192,11 @@ func (q *Query) ordered() []Output {
 		}
 	}
 	return append(out, main)
+}
+
+func (q *Query) mainOutput() Output {
+	outputs := q.ordered()
+	return outputs[len(outputs)-1]
 }
 
 func (q *Query) defaults() {

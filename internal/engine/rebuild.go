@@ -36,12 +36,10 @@ func (r *run) releasing() operator.InputRebuilder {
 // groups that the marker's watermark has passed are dropped: they are in the
 // main table.
 func (r *run) rebuildInput(ctx context.Context, b operator.InputRebuilder, m *marker.Marker) error {
-	src, ok := r.q.Source.(source.Rescanner)
-	if !ok || !b.CanRebuild() {
-		return failure.New(failure.Checkpoint, "query %s: the state of its sessions or windows is lost, and its source does not say which rows were in them", r.q.Name).
-			WithHint("restore the checkpoint folder; or start over with: weir checkpoint reset; or give up the open groups with: weir run --new-state %s. "+
-				"A query that reads the typed columns of a table, and leaves parsing and dropDuplicatesWithinWatermark to the query before it, can be rebuilt", r.q.Name)
+	if !r.q.canRescan() {
+		return r.q.cannotRescan()
 	}
+	src := r.q.Source.(source.Rescanner)
 	columns, timeColumn := b.RebuildInput()
 	var back *int64
 	for {
@@ -94,6 +92,13 @@ func (r *run) forgetErased(ctx context.Context) error {
 	}
 	r.erased = now
 	return nil
+}
+
+// cannotRescan is the end of a query whose open groups are in no place any more.
+func (q *Query) cannotRescan() error {
+	return failure.New(failure.Checkpoint, "query %s: the state of its sessions or windows is lost, and its source does not say which rows were in them", q.Name).
+		WithHint("restore the checkpoint folder; or start over with: weir checkpoint reset; or give up the open groups with: weir run --new-state %s. "+
+			"A query that reads the typed columns of a table, and leaves parsing and dropDuplicatesWithinWatermark to the query before it, can be rebuilt", q.Name)
 }
 
 // beginAnew forgets what the operators remember, where the user says so. Ids of

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -58,12 +57,10 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	waited := false
 	self := q.self()
 	for range maxStartAttempts {
-		obs, err := q.observe(ctx, r.log, outputs)
+		obs, d, err := q.decide(ctx, r.log, outputs, &self)
 		if err != nil {
 			return nil, nil, err
 		}
-		self.Now = q.Clock.Now()
-		d := checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, self)
 		if d.RetryAfter > 0 && !waited {
 			// Another deployment's marker looks alive. Wait out one lease: if it
 			// is renewed meanwhile, the next decision refuses.
@@ -77,10 +74,7 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 			}
 			continue
 		}
-		if err := d.Err(); err != nil {
-			return nil, nil, err
-		}
-		if err := q.checkDefinition(obs, d); err != nil {
+		if err := q.admit(obs, d); err != nil {
 			return nil, nil, err
 		}
 		q.Logger.Info("decided", "query", q.Name, "outcome", d.Outcome.String(), "reason", d.Reason)
@@ -103,6 +97,38 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	}
 	return nil, nil, failure.New(failure.Fenced, "query %s: lost the race for the claim %d times", q.Name, maxStartAttempts).
 		WithHint("several instances of the query are being started; keep one")
+}
+
+// decide is what a start goes by: the facts as they are now, and what follows
+// from them. It changes nothing.
+func (q *Query) decide(ctx context.Context, log *checkpoint.Log, outputs []Output, self *checkpoint.Self) (*observed, checkpoint.Decision, error) {
+	obs, err := q.observe(ctx, log, outputs)
+	if err != nil {
+		return nil, checkpoint.Decision{}, err
+	}
+	self.Now = q.Clock.Now()
+	return obs, checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, *self), nil
+}
+
+// admit says why a query must not go on from a decision, before anything is
+// claimed.
+func (q *Query) admit(obs *observed, d checkpoint.Decision) error {
+	if err := d.Err(); err != nil {
+		return err
+	}
+	if err := q.checkDefinition(obs, d); err != nil {
+		return err
+	}
+	m := d.Claims[q.mainOutput().Sink.Name()]
+	if m == nil {
+		return nil // the claim says so
+	}
+	for _, f := range q.stateFates(m, d) {
+		if _, grouped := q.Transform.(operator.InputRebuilder); grouped && f.Fate == StateRebuilt && !q.canRescan() {
+			return q.cannotRescan()
+		}
+	}
+	return nil
 }
 
 // renewals are, by sink, when the marker there was last renewed.
@@ -163,6 +189,9 @@ func (q *Query) observe(ctx context.Context, log *checkpoint.Log, outputs []Outp
 		return nil, err
 	}
 	at := obs.resumePoint()
+	if at == nil && q.noSource != "" {
+		return obs, nil
+	}
 	if at == nil || q.Options.OnLostCheckpoint == checkpoint.Restart {
 		// A fresh query: where it would start, for the overlap check.
 		if obs.initial, err = q.Source.Initial(ctx); err != nil {
@@ -377,11 +406,7 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 	if r.q.Options.NewState && m.BatchID >= 0 {
 		return r.beginAnew(ctx, m)
 	}
-	from := r.main().Sink.Name()
-	fromInput := r.releasing()
-	if fromInput != nil {
-		from = "the source"
-	}
+	from, fromInput := r.q.rebuiltFrom(), r.releasing()
 	if d.RebuildState {
 		r.q.alert(d.RebuildWhy + "; state is rebuilt from " + from)
 	}
@@ -401,7 +426,7 @@ func (r *run) restoreState(ctx context.Context, m *marker.Marker, d checkpoint.D
 			if err == nil {
 				continue
 			}
-			if !errors.Is(err, state.ErrMissing) && !errors.Is(err, state.ErrCorrupt) && !errors.Is(err, state.ErrForeign) {
+			if !unusable(err) {
 				return fmt.Errorf("query %s: load state of %s: %w", r.q.Name, op.Name(), err)
 			}
 			r.q.alert(fmt.Sprintf("state of %s cannot be read (%v); it is rebuilt from %s", op.Name(), err, from))

@@ -66,7 +66,7 @@ var allowed = map[string][]string{
 	"sink/progress":  {"failure", "clock", "lake", "lake/datafile", "lake/scan", "marker", "batch", "fault"},
 	"sink/sinktest":  {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.
-	"engine": {"source", "sink", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
+	"engine": {"source", "sink", "column", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
 	// Edges of the program.
 	"pipeline": {"failure", "clock"},
 	"bench":    {"*"},

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/marker"
 )
 
@@ -51,6 +52,19 @@ type Sink interface {
 
 	// Close releases connections.
 	Close() error
+}
+
+// Planner is what a Sink also is that can say what a claim would do to it.
+type Planner interface {
+	// PlanClaim says what Claim with the same arguments would do, without doing
+	// it. The error is that of the refusal; the plan is then what is known of it.
+	PlanClaim(ctx context.Context, want Facts, m *marker.Marker) (ClaimPlan, error)
+}
+
+// ClaimPlan is what a claim does to a table beside writing its marker.
+type ClaimPlan struct {
+	// Columns are the changes of columns, refused ones among them.
+	Columns []column.Change
 }
 
 // Facts is what a sink says about a query before it is claimed.

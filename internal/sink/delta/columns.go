@@ -1,6 +1,7 @@
 package delta
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/delta"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/marker"
+	"github.com/weirlake/weir/internal/sink"
 )
 
 // columnsKey is the table property that says which columns the query has
@@ -62,6 +65,37 @@ func (s *Sink) evolve(snap *delta.Snapshot, known bool) ([]delta.Action, error) 
 	}
 	meta.Configuration[key] = now
 	return []delta.Action{{Metadata: &meta}}, nil
+}
+
+// PlanClaim implements sink.Planner.
+func (s *Sink) PlanClaim(ctx context.Context, want sink.Facts, m *marker.Marker) (sink.ClaimPlan, error) {
+	snap, ok := want.Handle.(*delta.Snapshot)
+	if !ok {
+		return sink.ClaimPlan{}, nil // it would be made
+	}
+	var plan sink.ClaimPlan
+	var err error
+	known := want.Marker != nil
+	if known || s.opts.AddColumns {
+		if plan.Columns, err = s.planColumns(snap); err != nil {
+			return plan, err
+		}
+	}
+	if err := s.checkOwner(snap, m); err != nil {
+		return plan, err
+	}
+	markers, err := s.markersOf(ctx, snap)
+	if err != nil {
+		return plan, err
+	}
+	if _, err := s.evolve(snap, known); err != nil {
+		return plan, err
+	}
+	if err := sink.CheckOverlap(s.Name(), markers, m); err != nil {
+		return plan, err
+	}
+	_, err = s.ownAppID(snap, m)
+	return plan, err
 }
 
 // planColumns compares the table with the columns that the query writes now.

@@ -1,6 +1,7 @@
 package iceberg
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/apache/iceberg-go"
@@ -9,6 +10,7 @@ import (
 	"github.com/weirlake/weir/internal/column"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/sink"
 )
 
@@ -42,6 +44,24 @@ func (s *Sink) planColumns(t *table.Table) (*lake.SchemaChange, error) {
 		}
 	}
 	return lake.PlanSchema(t, s.opts.Schema, s.opts.Evolution, wrote), nil
+}
+
+// PlanClaim implements sink.Planner.
+func (s *Sink) PlanClaim(_ context.Context, want sink.Facts, m *marker.Marker) (sink.ClaimPlan, error) {
+	t, ok := want.Handle.(*table.Table)
+	if !ok {
+		return sink.ClaimPlan{}, nil // it would be made
+	}
+	var plan sink.ClaimPlan
+	if want.Marker != nil {
+		change, err := s.planColumns(t)
+		if err != nil {
+			return plan, err
+		}
+		plan.Columns = change.Columns()
+	}
+	_, err := s.claimChange(t, want, m)
+	return plan, err
 }
 
 // written is the property, for a table of the given schema.
