@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/app"
+	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/sink"
 )
@@ -19,7 +20,7 @@ type delivered interface {
 }
 
 // HTTP is an API that takes batches in chunks of rows, at least once, each chunk
-// always under the same Idempotency-Key header. See docs/sinks.md for what its
+// always under the same Idempotency-Key header. See docs/stores.md for what its
 // answers mean.
 type HTTP struct {
 	// URL takes the requests, by Method (POST where empty).
@@ -38,6 +39,11 @@ type HTTP struct {
 	RequestTimeout, Deadline time.Duration
 	// RowResults: answers name the rows that they refuse.
 	RowResults bool
+	// RecordKey adds weir_key to each row, its place in Kafka (cluster/topic
+	// id/partition/offset), for receivers that keep rows rather than batch ids. The
+	// rows need columns of Source partition and offset, and topic where the query
+	// reads several.
+	RecordKey bool
 	// CAFile is a PEM file of authorities to trust in place of the system's.
 	CAFile string
 	// Rejected takes the rows that the API refuses with a 4xx; without it they stop
@@ -49,7 +55,7 @@ func (h HTTP) open(ctx context.Context, env tableEnv) (sink.Sink, func() error, 
 	if env.side {
 		return nil, nil, fmt.Errorf("query %s: an HTTP API cannot take dead letters", env.query)
 	}
-	d, err := env.delivery(ctx)
+	d, err := env.delivery(ctx, h.RecordKey)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,6 +96,8 @@ type Exec struct {
 	// AckRows: the last line of standard output is the number of rows, and has to
 	// match.
 	AckRows bool
+	// RecordKey adds weir_key to each row of ndjson, as HTTP's does.
+	RecordKey bool
 	// Timeout bounds one run (1 min), Deadline the tries of a batch (2 min), Grace
 	// the time between SIGTERM and SIGKILL (5 s).
 	Timeout, Deadline, Grace time.Duration
@@ -107,7 +115,10 @@ func (e Exec) open(ctx context.Context, env tableEnv) (sink.Sink, func() error, 
 	if env.side {
 		return nil, nil, fmt.Errorf("query %s: a program cannot take dead letters", env.query)
 	}
-	d, err := env.delivery(ctx)
+	if e.RecordKey && e.Format != "" && e.Format != "ndjson" {
+		return nil, nil, failure.New(failure.Config, "query %s: RecordKey is for ndjson; Arrow rows have their columns", env.query)
+	}
+	d, err := env.delivery(ctx, e.RecordKey)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,12 +129,31 @@ func (e Exec) open(ctx context.Context, env tableEnv) (sink.Sink, func() error, 
 func (e Exec) deadline() time.Duration { return app.ExecCommitDeadline(e.pipeline()) }
 
 // delivery is what a store without a readable marker is made from.
-func (env tableEnv) delivery(ctx context.Context) (app.Delivery, error) {
+func (env tableEnv) delivery(ctx context.Context, key bool) (app.Delivery, error) {
 	record, err := app.OpenStore(ctx, env.deliveries, env.clock)
 	if err != nil {
 		return app.Delivery{}, fmt.Errorf("query %s: record of deliveries: %w", env.query, err)
 	}
-	return app.Delivery{Query: env.query, Shape: env.shape, Record: record, Clock: env.clock, Logger: env.log, Stopping: env.stopping}, nil
+	d := app.Delivery{Query: env.query, Shape: env.shape, Record: record, Clock: env.clock, Logger: env.log, Stopping: env.stopping}
+	if key {
+		err = d.KeyRows(env.rows)
+	}
+	return d, err
+}
+
+// rows are the query's columns and topics as a pipeline file has them.
+func (q *Query) rows() pipeline.Query {
+	out := pipeline.Query{Name: q.name}
+	if k, ok := q.source.(Kafka); ok {
+		out.From.Kafka = &pipeline.KafkaSource{Topics: k.Topics, TopicPattern: k.TopicPattern}
+	}
+	if q.parse != nil {
+		out.Parse = &pipeline.Parse{}
+		for _, c := range q.parse.Columns {
+			out.Parse.Columns = append(out.Parse.Columns, pipeline.Column{Name: c.Name, Path: c.Path, Source: c.Source, Type: c.Type})
+		}
+	}
+	return out
 }
 
 // Files is a folder that files are dropped into, exactly once: each is made once

@@ -2,17 +2,79 @@ package weir
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/weirlake/weir/internal/failure"
 )
+
+// TestRowsCarryTheirRecordKey: the same one in both, and a query whose rows do not
+// know their place is refused before it reads.
+func TestRowsCarryTheirRecordKey(t *testing.T) {
+	k := newKafka(t, 2)
+	k.send(25)
+	dir := t.TempDir()
+	var mu sync.Mutex
+	keys := map[string][]string{}
+	note := func(name string, text []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		for line := range bytes.Lines(text) {
+			var row struct {
+				Key string `json:"weir_key"`
+			}
+			if err := json.Unmarshal(line, &row); err != nil {
+				t.Error(err)
+			}
+			keys[name] = append(keys[name], row.Key)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		note("api", text)
+	}))
+	defer srv.Close()
+	sinks := map[string]Table{
+		"api":     HTTP{URL: srv.URL, ChunkRows: 4, RecordKey: true},
+		"program": Exec{Command: []string{"sh", "-c", "cat >> taken"}, Dir: dir, RecordKey: true},
+	}
+	placed := Parse{Columns: []Column{{Name: "id", Path: "$.id", Type: "long"}, {Name: "p", Source: "partition", Type: "int"}, {Name: "o", Source: "offset", Type: "long"}}}
+	for name, to := range sinks {
+		if err := k.query(name+"-without", 10).To(to).Run(t.Context()); !failure.Is(err, failure.Config) || !strings.Contains(err.Error(), "source: partition") {
+			t.Errorf("%s without the partition: %v", name, err)
+		}
+		q := k.query(name, 10)
+		q.parse = &placed
+		if err := q.To(to).Run(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "taken"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	note("program", text)
+	for _, list := range keys {
+		slices.Sort(list)
+	}
+	api := slices.Compact(slices.Clone(keys["api"]))
+	if len(api) != 25 || !slices.Equal(keys["api"], keys["program"]) || strings.Count(api[0], "/") != 3 {
+		t.Fatalf("record keys of the API %v, of the program %v", keys["api"], keys["program"])
+	}
+}
 
 func TestRowsGoToAnAPIAProgramAndAFolderFromTheSameTopic(t *testing.T) {
 	k := newKafka(t, 2)

@@ -31,6 +31,8 @@ type tableEnv struct {
 	// stopping ends its pauses.
 	deliveries string
 	stopping   <-chan struct{}
+	// rows are the query's columns and topics.
+	rows pipeline.Query
 }
 
 // Catalog is where Iceberg tables are registered.

@@ -373,7 +373,7 @@ func (q *Query) outputs(ctx context.Context, o *opened, t operator.Transform, lo
 		if s.table == nil {
 			continue
 		}
-		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name != operator.Main, shape: shapes[s.name], clock: q.clock, log: log, deliveries: location, stopping: stopping})
+		made, closer, err := s.table.open(ctx, tableEnv{query: q.name, side: s.name != operator.Main, shape: shapes[s.name], clock: q.clock, log: log, deliveries: location, stopping: stopping, rows: q.rows()})
 		if err != nil {
 			return nil, err
 		}

@@ -56,6 +56,16 @@ func recordKey(q pipeline.Query, asked bool) *rowjson.Key {
 	return &rowjson.Key{Topic: topic, Partition: partition, Offset: offset, Field: pipeline.RecordKeyField}
 }
 
+// KeyRows lets every row carry its place in Kafka, of which q's columns and topics
+// tell.
+func (d *Delivery) KeyRows(q pipeline.Query) error {
+	if faults := q.RecordKeyFaults(); len(faults) > 0 {
+		return failure.New(failure.Config, "query %s: the record key %s", d.Query, strings.Join(faults, "; and "))
+	}
+	d.Key = recordKey(q, true)
+	return nil
+}
+
 func (a *App) httpSink(ctx context.Context, q pipeline.Query, h *pipeline.HTTPSink, shape *arrow.Schema) (sink.Sink, error) {
 	d, err := a.delivery(ctx, q, shape, h.RecordKey)
 	if err != nil {

@@ -1,5 +1,7 @@
 package pipeline
 
+import "fmt"
+
 // RecordKeyField is the field that recordKey adds to each row.
 const RecordKeyField = "weir_key"
 
@@ -23,17 +25,25 @@ func (q Query) RecordKey() (topic, partition, offset string, ok bool) {
 	return topic, partition, offset, partition != "" && offset != ""
 }
 
-// checkRecordKey refuses a key that the rows cannot give.
-func (l *loader) checkRecordKey(q *Query, at string) {
+// RecordKeyFaults say why the rows cannot carry a record key.
+func (q Query) RecordKeyFaults() (out []string) {
 	topic, _, _, ok := q.RecordKey()
 	many := q.From.Kafka != nil && (len(q.From.Kafka.Topics) > 1 || q.From.Kafka.TopicPattern != "")
 	switch {
 	case !ok:
-		l.faultKey(at, "recordKey needs the record's place in the rows: columns with source: partition (int) and source: offset (long)")
+		out = append(out, "needs the record's place in the rows: columns with source: partition (int) and source: offset (long)")
 	case topic == "" && many:
-		l.faultKey(at, "recordKey needs a column with source: topic, because the query reads more than one topic")
+		out = append(out, "needs a column with source: topic, because the query reads more than one topic")
 	}
 	if _, taken := q.column(RecordKeyField); taken {
-		l.faultKey(at, "recordKey adds a field %q, and the rows have a column of that name", RecordKeyField)
+		out = append(out, fmt.Sprintf("adds a field %q, and the rows have a column of that name", RecordKeyField))
+	}
+	return out
+}
+
+// checkRecordKey refuses a key that the rows cannot give.
+func (l *loader) checkRecordKey(q *Query, at string) {
+	for _, why := range q.RecordKeyFaults() {
+		l.faultKey(at, "recordKey %s", why)
 	}
 }
