@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"time"
 
 	"github.com/weirlake/weir/internal/app"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -32,6 +33,11 @@ type Postgres struct {
 	// Keys, where given, make it an upsert: one row per key, the last by OrderBy
 	// or, without it, the last one that was read.
 	Keys, OrderBy []string
+	// DeleteWhen and Debezium, with Keys, let rows delete their key, and
+	// RememberDeletes keeps the order of deleted keys, as in Upsert.
+	DeleteWhen      string
+	Debezium        bool
+	RememberDeletes time.Duration
 	// JSONB are text columns that the table holds as jsonb.
 	JSONB []string
 	// Rejected is the table for rows that the database refuses (a constraint, a NUL
@@ -44,6 +50,14 @@ type Postgres struct {
 
 func (t Postgres) rejected() Table { return t.Rejected }
 
+// upsert is nil where no row deletes its key.
+func (t Postgres) upsert() *Upsert {
+	if t.DeleteWhen == "" && !t.Debezium {
+		return nil
+	}
+	return &Upsert{Keys: t.Keys, OrderBy: t.OrderBy, DeleteWhen: t.DeleteWhen, Debezium: t.Debezium, RememberDeletes: t.RememberDeletes}
+}
+
 func (t Postgres) open(_ context.Context, env tableEnv) (sink.Sink, func() error, error) {
 	p := pipeline.PostgresSink{
 		URL: pipeline.NewSecret(t.URL), Table: t.Table, Mode: pipeline.ModeAppend, Keys: t.Keys, OrderBy: t.OrderBy, JSONB: t.JSONB,
@@ -51,6 +65,9 @@ func (t Postgres) open(_ context.Context, env tableEnv) (sink.Sink, func() error
 	}
 	if len(t.Keys) > 0 {
 		p.Mode = pipeline.ModeUpsert
+	}
+	if u := t.upsert().spec(); u != nil {
+		p.DeleteWhen, p.Changes = u.DeleteWhen, u.Changes
 	}
 	s, err := app.PostgresSink(p, env.query, env.shape, env.clock)
 	if err != nil {

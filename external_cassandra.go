@@ -19,6 +19,10 @@ type Cassandra struct {
 	Keyspace, Table    string
 	// Keys are the primary key: the partition key, then the clustering columns.
 	Keys []string
+	// DeleteWhen and Debezium let rows delete their key, as in Upsert. The order is
+	// that of arrival.
+	DeleteWhen string
+	Debezium   bool
 	// Rejected is the table for rows that the store refuses. Without it such a row
 	// stops the query before anything of its batch is written.
 	Rejected Table
@@ -28,11 +32,23 @@ type Cassandra struct {
 
 func (t Cassandra) rejected() Table { return t.Rejected }
 
+// upsert is nil where no row deletes its key.
+func (t Cassandra) upsert() *Upsert {
+	if t.DeleteWhen == "" && !t.Debezium {
+		return nil
+	}
+	return &Upsert{Keys: t.Keys, DeleteWhen: t.DeleteWhen, Debezium: t.Debezium}
+}
+
 func (t Cassandra) open(_ context.Context, env tableEnv) (sink.Sink, func() error, error) {
-	s, err := app.CassandraSink(pipeline.CassandraSink{
+	p := pipeline.CassandraSink{
 		Hosts: t.Hosts, Username: pipeline.NewSecret(t.Username), Password: pipeline.NewSecret(t.Password), Keyspace: t.Keyspace, Table: t.Table,
 		Keys: t.Keys, OnRejected: policyFor(t.Rejected), MaxBatchBytes: pipeline.Size(t.MaxBatchBytes),
-	}, env.query, env.shape, env.clock)
+	}
+	if u := t.upsert().spec(); u != nil {
+		p.DeleteWhen, p.Changes = u.DeleteWhen, u.Changes
+	}
+	s, err := app.CassandraSink(p, env.query, env.shape, env.clock)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -47,21 +47,30 @@ func (u *Upsert) spec() *pipeline.Upsert {
 	return out
 }
 
-// merged is the upsert of the query's table, nil where it appends.
+// merged is the upsert of the query's table, nil where it appends, and for a store
+// outside where no row deletes its key.
 func (q *Query) merged() *Upsert {
 	switch t := q.table.(type) {
 	case Iceberg:
 		return t.Upsert
 	case Delta:
 		return t.Upsert
+	case Postgres:
+		return t.upsert()
+	case Cassandra:
+		return t.upsert()
 	}
 	return nil
 }
 
 // upsertFaults are what is wrong with Upsert together with the rest.
 func (q *Query) upsertFaults() (out []string) {
-	if q.merged() == nil {
+	u := q.merged()
+	if u == nil {
 		return nil
+	}
+	if len(u.Keys) == 0 {
+		out = append(out, "an Upsert without Keys: the columns that name a row")
 	}
 	if q.parse == nil {
 		out = append(out, "Upsert without Parse: rows are merged by declared columns")

@@ -87,3 +87,35 @@ func TestStoreCassandraThatIsKilledInTheMiddleOfACommitLosesNothing(t *testing.T
 		l.exactInCassandra(session)
 	}
 }
+
+// TestStoreCassandraHoldsTheLastChangeOfEveryKeyThroughKills: a change stream with
+// deletes, in its order.
+func TestStoreCassandraHoldsTheLastChangeOfEveryKeyThroughKills(t *testing.T) {
+	realStores(t)
+	b, n := newBank(t, 6), cassandratest.Start(t)
+	b.ordered = true
+	session := n.Session()
+	n.NewKeyspace(session, "bank")
+	b.edit("iceberg: {table: bank.accounts, mode: upsert, keys: [id], orderBy: [lsn], changes: debezium}",
+		fmt.Sprintf("cassandra: {hosts: [%q], keyspace: bank, table: accounts, keys: [id], changes: debezium}", n.Host()))
+	// Nothing is ordered by it there, and a delete need not have it.
+	b.edit(`path: $.__source.lsn, type: long, required: true`, `path: $.__source.lsn, type: long`)
+	b.edit(`mode: upsert, keys: [id], orderBy: [lsn], changes: debezium`, `mode: upsert, keys: [id], changes: debezium`)
+	b.changes(300)
+	for _, step := range []string{"commit.before:2", "commit.prepared:1", "commit.metadata:2", "commit.swapped:1"} {
+		b.crash("iceberg/"+step, "--query", "iceberg")
+		b.changes(150)
+	}
+	b.run(exitOK, "--query", "iceberg")
+	held := map[int64]account{}
+	rows := session.Query("SELECT id, lsn, owner, balance FROM bank.accounts").Iter()
+	var id int64
+	var got account
+	for rows.Scan(&id, &got.lsn, &got.owner, &got.balance) {
+		held[id] = got
+	}
+	if err := rows.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.heldBy(held)
+}

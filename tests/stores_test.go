@@ -189,6 +189,38 @@ func TestStorePostgresThatIsKilledWhileAPipelineWritesLosesAndDoublesNothing(t *
 	l.exact()
 }
 
+// TestStorePostgresHoldsTheLastChangeOfEveryKeyThroughKills: a change stream with
+// deletes, late and resent changes.
+func TestStorePostgresHoldsTheLastChangeOfEveryKeyThroughKills(t *testing.T) {
+	realStores(t)
+	b := newBank(t, 5)
+	l := &pgLab{lab: b.lab, server: catalogtest.StartPostgres(t)}
+	l.database = l.server.NewDatabase()
+	l.edit("iceberg: {table: bank.accounts,", fmt.Sprintf("postgres: {url: %q, table: accounts,", l.url()))
+	b.changes(300)
+	for _, step := range []string{"claim.done:1", "commit.before:2", "commit.prepared:1", "commit.metadata:2", "commit.swapped:1", "done.written:2"} {
+		b.crash("iceberg/"+step, "--query", "iceberg")
+		b.changes(150)
+	}
+	b.run(exitOK, "--query", "iceberg")
+	conn, err := pgx.Connect(context.Background(), l.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	rows, err := conn.Query(context.Background(), "SELECT id, lsn, owner, balance FROM accounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[int64]account{}
+	var id int64
+	var got account
+	if _, err = pgx.ForEachRow(rows, []any{&id, &got.lsn, &got.owner, &got.balance}, func() error { held[id] = got; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	b.heldBy(held)
+}
+
 // landingQuery is a query that lands the records as they came, over the topic itself.
 const landingQuery = `  - name: landing
     from:

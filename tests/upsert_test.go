@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -58,6 +59,8 @@ type bank struct {
 	lsn  int64
 	dead int64
 	keys int64
+	// ordered: no change comes late.
+	ordered bool
 }
 
 func newBank(t *testing.T, seed uint64) *bank {
@@ -96,7 +99,7 @@ func (b *bank) changes(n int) {
 		id := b.rng.Int64N(b.keys)
 		b.lsn++
 		c := account{lsn: b.lsn, owner: fmt.Sprintf("o'%d \"q\" é", b.lsn), balance: b.rng.Int64(), deleted: b.rng.IntN(4) == 0}
-		if b.rng.IntN(5) == 0 {
+		if b.rng.IntN(5) == 0 && !b.ordered {
 			c.lsn = max(1, b.lsn-b.rng.Int64N(200)) // late
 		}
 		key := fmt.Sprintf(`{"id":%d}`, id)
@@ -162,6 +165,20 @@ func (b *bank) exact() {
 	}
 	if b.t.Failed() {
 		b.t.FailNow()
+	}
+}
+
+// heldBy compares the rows of a store, by key, with the map.
+func (b *bank) heldBy(held map[int64]account) {
+	b.t.Helper()
+	want := map[int64]account{}
+	for id, a := range b.want {
+		if !a.deleted {
+			want[id] = a
+		}
+	}
+	if !maps.Equal(held, want) {
+		b.t.Fatalf("the store holds %d keys, want %d\n got %.900v\nwant %.900v", len(held), len(want), held, want)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func CassandraSink(s pipeline.CassandraSink, query string, shape *arrow.Schema, clk clock.Clock) (sink.Sink, error) {
 	return cassandra.New(cassandra.Options{
 		Hosts: s.Hosts, Username: s.Username.Reveal(), Password: s.Password.Reveal(), Keyspace: s.Keyspace, Table: s.Table,
-		Name: s.Target(), Query: query, Arrow: shape, Keys: s.Keys,
+		Name: s.Target(), Query: query, Arrow: shape, Keys: s.Keys, DeleteColumn: deleteColumn(pipeline.To{Cassandra: &s}),
 		OnRejected: sink.OnRejected(s.OnRejected), Clock: clk, Limits: cassandra.Limits{BatchBytes: int64(s.MaxBatchBytes)},
 	})
 }

@@ -14,6 +14,7 @@ func PostgresSink(s pipeline.PostgresSink, query string, shape *arrow.Schema, cl
 	return postgres.New(postgres.Options{
 		URL: s.URL.Reveal(), Name: pipeline.PostgresTarget("", s.Table), Table: s.Table, Query: query, Arrow: shape,
 		Upsert: s.Mode == pipeline.ModeUpsert, Keys: s.Keys, OrderBy: s.OrderBy, JSONB: s.JSONB,
-		OnRejected: sink.OnRejected(s.OnRejected), Clock: clk, Limits: postgres.Limits{BatchBytes: int64(s.MaxBatchBytes)},
+		DeleteColumn: deleteColumn(pipeline.To{Postgres: &s}),
+		OnRejected:   sink.OnRejected(s.OnRejected), Clock: clk, Limits: postgres.Limits{BatchBytes: int64(s.MaxBatchBytes)},
 	})
 }

@@ -16,6 +16,15 @@ func UpsertSpec(u *pipeline.Upsert) *upsert.Spec {
 	return &upsert.Spec{Keys: u.Keys, OrderBy: u.OrderBy, KeepNewer: len(u.OrderBy) > 0, DeleteColumn: operator.DeletedColumn}
 }
 
+// deleteColumn is the column of a store outside that says of a row that it deletes
+// its key, empty where none does.
+func deleteColumn(t pipeline.To) string {
+	if t.Upsert() == nil {
+		return ""
+	}
+	return operator.DeletedColumn
+}
+
 // changesOf is what the transform makes of rows that are merged; nil for rows that
 // are appended.
 func changesOf(u *pipeline.Upsert) *operator.Changes {

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 )
 
 // PostgresSink writes to a table of a Postgres database, made when it is missing.
@@ -17,6 +18,11 @@ type PostgresSink struct {
 	// is the last.
 	Keys    []string `yaml:"keys" weir:"min=1,column"`
 	OrderBy []string `yaml:"orderBy" weir:"min=1,column"`
+	// DeleteWhen, Changes and RememberDeletes are for an upsert that deletes, see
+	// Upsert.
+	DeleteWhen      string        `yaml:"deleteWhen"`
+	Changes         string        `yaml:"changes" weir:"enum=debezium"`
+	RememberDeletes time.Duration `yaml:"rememberDeletes" weir:"min=0s"`
 	// JSONB are text columns that the table holds as jsonb.
 	JSONB         []string `yaml:"jsonb" weir:"min=1,column"`
 	OnRejected    string   `yaml:"onRejected" weir:"enum=fail|deadLetter"`
@@ -34,7 +40,7 @@ const (
 const DefaultMaxBatchBytes = Size(1 << 30)
 
 func (s *PostgresSink) setDefaults() {
-	s.Mode, s.OnRejected, s.MaxBatchBytes = ModeAppend, RejectFail, DefaultMaxBatchBytes
+	s.Mode, s.OnRejected, s.MaxBatchBytes, s.RememberDeletes = ModeAppend, RejectFail, DefaultMaxBatchBytes, DefaultRememberDeletes
 }
 
 // Target implements External: the server and the table, without the secret.
@@ -73,6 +79,7 @@ func (s *PostgresSink) check(l *loader, _ *Pipeline, q *Query, key string) {
 	case s.Mode == ModeAppend && len(s.OrderBy) > 0:
 		l.faultKey(key+".orderBy", "orderBy is for mode: upsert")
 	}
+	l.checkDeletes(q, strings.TrimSuffix(key, ".to.postgres"), key)
 	if q.Parse != nil && l.isBroken(strings.TrimSuffix(key, ".to.postgres")+".parse") {
 		return
 	}

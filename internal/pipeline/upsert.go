@@ -36,7 +36,8 @@ type Upsert struct {
 	RememberDeletes time.Duration
 }
 
-// Upsert is nil for a sink that appends.
+// Upsert is nil for a sink that appends, and for a store outside where no row
+// deletes its key.
 func (t To) Upsert() *Upsert {
 	var u Upsert
 	switch {
@@ -46,6 +47,12 @@ func (t To) Upsert() *Upsert {
 	case t.Delta != nil && t.Delta.Mode == ModeUpsert:
 		s := t.Delta
 		u = Upsert{s.Keys, s.OrderBy, s.DeleteWhen, s.Changes, s.RememberDeletes}
+	case t.Postgres != nil && t.Postgres.Mode == ModeUpsert && t.Postgres.DeleteWhen+t.Postgres.Changes != "":
+		s := t.Postgres
+		u = Upsert{s.Keys, s.OrderBy, s.DeleteWhen, s.Changes, s.RememberDeletes}
+	case t.Cassandra != nil && t.Cassandra.DeleteWhen+t.Cassandra.Changes != "":
+		s := t.Cassandra
+		u = Upsert{Keys: s.Keys, DeleteWhen: s.DeleteWhen, Changes: s.Changes}
 	default:
 		return nil
 	}
@@ -99,6 +106,24 @@ func (l *loader) checkUpsert(q *Query, query, key string) {
 	for i, c := range q.Parse.Columns {
 		if c.Required && c.Path != "" && !slices.Contains(u.Keys, c.Name) && !slices.Contains(u.OrderBy, c.Name) {
 			l.faultKey(fmt.Sprintf("%s.parse.columns[%d].required", query, i), "column %q is required, and a delete of Debezium may have no more than its key: leave required to keys and orderBy", c.Name)
+		}
+	}
+}
+
+// checkDeletes checks what a store outside says of rows that delete their key.
+func (l *loader) checkDeletes(q *Query, query, key string) {
+	if q.To.Upsert() != nil {
+		l.checkUpsert(q, query, key)
+		return
+	}
+	for _, name := range []string{"deleteWhen", "changes", "rememberDeletes"} {
+		if _, given := l.places[key+"."+name]; !given || l.isBroken(key+".mode") {
+			continue
+		}
+		if q.To.Postgres != nil && q.To.Postgres.Mode != ModeUpsert {
+			l.faultKey(key+"."+name, "%s is for mode: upsert", name)
+		} else if name == "rememberDeletes" {
+			l.faultKey(key+"."+name, "rememberDeletes is for rows that delete: set deleteWhen or changes")
 		}
 	}
 }

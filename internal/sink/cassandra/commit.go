@@ -247,6 +247,9 @@ func (c *committing) refused(rec arrow.RecordBatch, i int) string {
 			return fmt.Sprintf("key column %q has %d bytes", k, len(t.Value(i)))
 		}
 	}
+	if c.s.deletes(rec, i) {
+		return "" // its other columns are not written
+	}
 	for j, col := range rec.Columns() {
 		if t, ok := col.(*array.String); ok && t.IsValid(i) && !utf8.ValidString(t.Value(i)) {
 			return fmt.Sprintf("column %q: text that is not UTF-8", rec.ColumnName(j))
@@ -269,11 +272,8 @@ func (c *committing) send(ctx context.Context, session *gocql.Session, last map[
 		wg.Go(func() {
 			for row := range rows {
 				rec, i, _ := c.rows.At(row)
-				args := make([]any, 0, rec.NumCols()+1)
-				for _, col := range rec.Columns() {
-					args = append(args, valueOf(col, i))
-				}
-				if err := session.Query(c.s.insert, append(args, c.stamp)...).Idempotent(true).ExecContext(ctx); err != nil {
+				statement, args := c.s.statement(rec, i, c.stamp)
+				if err := session.Query(statement, args...).Idempotent(true).ExecContext(ctx); err != nil {
 					cancel(fmt.Errorf("row %d: %w", row, err))
 				}
 			}
@@ -288,6 +288,32 @@ func (c *committing) send(ctx context.Context, session *gocql.Session, last map[
 	close(rows)
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+// statement writes a row, or deletes its key, under the batch's timestamp.
+func (s *Sink) statement(rec arrow.RecordBatch, i int, stamp int64) (string, []any) {
+	value := func(name string) any { return valueOf(rec.Column(rec.Schema().FieldIndices(name)[0]), i) }
+	if s.deletes(rec, i) {
+		args := []any{stamp}
+		for _, k := range s.opts.Keys {
+			args = append(args, value(k))
+		}
+		return s.remove, args
+	}
+	var args []any
+	for _, f := range s.columns {
+		args = append(args, value(f.Name))
+	}
+	return s.insert, append(args, stamp)
+}
+
+// deletes reports whether a row deletes its key.
+func (s *Sink) deletes(rec arrow.RecordBatch, i int) bool {
+	if s.opts.DeleteColumn == "" {
+		return false
+	}
+	d, ok := rec.Column(rec.Schema().FieldIndices(s.opts.DeleteColumn)[0]).(*array.Boolean)
+	return ok && d.IsValid(i) && d.Value(i)
 }
 
 // finish writes the rows where that is needed and moves the marker.

@@ -70,17 +70,23 @@ type Options struct {
 	Arrow *arrow.Schema
 	// Keys are the columns of the primary key: the first is the partition key of a
 	// table that this sink makes, the rest its clustering columns.
-	Keys       []string
-	OnRejected sink.OnRejected
-	Clock      clock.Clock
-	Limits     Limits
+	Keys []string
+	// DeleteColumn is a boolean column of the rows, and not of the table, that says
+	// of a row that it deletes its key. Empty for none.
+	DeleteColumn string
+	OnRejected   sink.OnRejected
+	Clock        clock.Clock
+	Limits       Limits
 }
 
 // Sink writes one query's rows into one table.
 type Sink struct {
-	opts   Options
-	insert string
-	hooks  hooks
+	opts Options
+	// columns are the rows', without DeleteColumn; insert writes one, remove deletes
+	// its key.
+	columns        []arrow.Field
+	insert, remove string
+	hooks          hooks
 
 	mu       sync.Mutex
 	session  *gocql.Session
@@ -118,13 +124,23 @@ func New(o Options) (*Sink, error) {
 		return nil, failure.New(failure.Config, "query %s: a Cassandra sink needs hosts, a keyspace, a table and keys", o.Query)
 	}
 	var names, marks []string
+	s := &Sink{}
 	for _, f := range o.Arrow.Fields() {
+		if o.DeleteColumn == f.Name && f.Type.ID() == arrow.BOOL {
+			continue
+		}
+		s.columns = append(s.columns, f)
 		if cqlType(f.Type) == "" {
 			return nil, failure.New(failure.Config, "query %s: column %s: no type of Cassandra for %s", o.Query, f.Name, f.Type)
 		}
 		names, marks = append(names, quote(f.Name)), append(marks, "?")
 	}
+	if o.DeleteColumn != "" && len(s.columns) != o.Arrow.NumFields()-1 {
+		return nil, failure.New(failure.Config, "query %s: the rows have no boolean column %q that says what is deleted", o.Query, o.DeleteColumn)
+	}
+	var where []string
 	for _, k := range o.Keys {
+		where = append(where, quote(k)+" = ?")
 		if len(o.Arrow.FieldIndices(k)) != 1 {
 			return nil, failure.New(failure.Config, "query %s: keys: the rows have no column %q", o.Query, k)
 		}
@@ -136,8 +152,9 @@ func New(o Options) (*Sink, error) {
 		o.OnRejected = sink.RejectFail
 	}
 	o.Limits = o.Limits.withDefaults()
-	s := &Sink{opts: o}
+	s.opts = o
 	s.insert = "INSERT INTO " + s.target() + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(marks, ", ") + ") USING TIMESTAMP ?"
+	s.remove = "DELETE FROM " + s.target() + " USING TIMESTAMP ? WHERE " + strings.Join(where, " AND ")
 	return s, nil
 }
 
@@ -387,7 +404,7 @@ func (s *Sink) swap(ctx context.Context, session *gocql.Session, m *marker.Marke
 // ensure makes the tables that are missing and gives the target's id.
 func (s *Sink) ensure(ctx context.Context, session *gocql.Session) (string, error) {
 	var defs []string
-	for _, f := range s.opts.Arrow.Fields() {
+	for _, f := range s.columns {
 		defs = append(defs, quote(f.Name)+" "+cqlType(f.Type))
 	}
 	keys := make([]string, len(s.opts.Keys))
@@ -425,7 +442,7 @@ func (s *Sink) checkTable(ctx context.Context, session *gocql.Session) error {
 		return err
 	}
 	var faults []string
-	for _, f := range s.opts.Arrow.Fields() {
+	for _, f := range s.columns {
 		if got := have[f.Name]; got != cqlType(f.Type) {
 			faults = append(faults, fmt.Sprintf("column %q is %q, the rows have %s", f.Name, got, cqlType(f.Type)))
 		}

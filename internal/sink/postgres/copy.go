@@ -96,15 +96,19 @@ func (r *copyReader) seek() {
 }
 
 func (r *copyReader) appendRow(b []byte, rec arrow.RecordBatch, i int) ([]byte, error) {
-	cols := r.l.s.cols
+	s := r.l.s
+	cols, deletes := s.cols, r.l.s.deletes(rec, i)
 	fields := len(cols)
 	if r.number {
+		fields++
+	}
+	if s.deleteAt >= 0 {
 		fields++
 	}
 	b = binary.BigEndian.AppendUint16(b, uint16(fields)) //nolint:gosec // at most 1600 columns
 	for _, c := range cols {
 		a := rec.Column(c.index)
-		if a.IsNull(i) {
+		if a.IsNull(i) || (deletes && !s.identifies(c)) {
 			b = append(b, 0xff, 0xff, 0xff, 0xff)
 			continue
 		}
@@ -123,6 +127,13 @@ func (r *copyReader) appendRow(b []byte, rec arrow.RecordBatch, i int) ([]byte, 
 	if r.number {
 		b = binary.BigEndian.AppendUint32(b, 8)
 		b = binary.BigEndian.AppendUint64(b, uint64(r.row)) //nolint:gosec // not negative
+	}
+	switch {
+	case s.deleteAt < 0:
+	case deletes:
+		b = append(binary.BigEndian.AppendUint32(b, 1), 1)
+	default:
+		b = append(binary.BigEndian.AppendUint32(b, 1), 0)
 	}
 	return b, nil
 }

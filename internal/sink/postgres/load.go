@@ -20,6 +20,9 @@ import (
 // rowColumn is the staging table's column of the row's place in the batch.
 const rowColumn = "weir#row"
 
+// deletedColumn is the staging table's column of what the row says of its key.
+const deletedColumn = "weir#deleted"
+
 // stagingTable is a temporary table of our session.
 const stagingTable = "pg_temp.weir_staging"
 
@@ -38,7 +41,11 @@ func (s *Sink) makeStaging(ctx context.Context, conn *pgx.Conn) error {
 	for _, c := range s.cols {
 		defs = append(defs, quote(c.name)+" "+c.natural)
 	}
-	_, err := conn.Exec(ctx, "CREATE TEMPORARY TABLE IF NOT EXISTS weir_staging ("+strings.Join(defs, ", ")+", "+quote(rowColumn)+" bigint) ON COMMIT DELETE ROWS")
+	defs = append(defs, quote(rowColumn)+" bigint")
+	if s.deleteAt >= 0 {
+		defs = append(defs, quote(deletedColumn)+" boolean")
+	}
+	_, err := conn.Exec(ctx, "CREATE TEMPORARY TABLE IF NOT EXISTS weir_staging ("+strings.Join(defs, ", ")+") ON COMMIT DELETE ROWS")
 	if err != nil {
 		return fmt.Errorf("make the staging table: %w", err)
 	}
@@ -61,7 +68,10 @@ func (s *Sink) load(ctx context.Context, conn *pgx.Conn, m *marker.Marker, rows 
 	if err := l.look(); err != nil {
 		return err
 	}
-	return l.span(ctx, 0, rows.Rows)
+	if s.deleteAt < 0 {
+		return l.span(ctx, 0, rows.Rows)
+	}
+	return l.whole(ctx)
 }
 
 // loading is the load of one batch.
@@ -88,7 +98,7 @@ func (l *loading) look() error {
 	var base int64
 	for _, rec := range l.rows.Records {
 		for _, c := range l.s.cols {
-			if err := l.lookAt(base, c, rec.Column(c.index)); err != nil {
+			if err := l.lookAt(base, c, rec); err != nil {
 				return err
 			}
 		}
@@ -97,8 +107,8 @@ func (l *loading) look() error {
 	return nil
 }
 
-func (l *loading) lookAt(base int64, c column, a arrow.Array) error {
-	key := contains(l.s.opts.Keys, c.name)
+func (l *loading) lookAt(base int64, c column, rec arrow.RecordBatch) error {
+	a, key := rec.Column(c.index), contains(l.s.opts.Keys, c.name)
 	text, isText := a.(*array.String)
 	if !isText && !key {
 		return nil
@@ -108,6 +118,7 @@ func (l *loading) lookAt(base int64, c column, a arrow.Array) error {
 		var err error
 		switch {
 		case l.out[row]:
+		case l.s.deletes(rec, i) && !l.s.identifies(c): // is not written
 		case a.IsNull(i):
 			if key {
 				err = l.refuse(row, "23502", fmt.Sprintf("key column %q is null", c.name))
@@ -132,6 +143,55 @@ func contains(names []string, name string) bool {
 		}
 	}
 	return false
+}
+
+// whole loads all rows at once, without those that are refused: in parts, as span
+// does, a row would come back that is older than its delete in an earlier part.
+func (l *loading) whole(ctx context.Context) error {
+	for {
+		left := l.left(0, l.rows.Rows)
+		if left == 0 {
+			return nil
+		}
+		if _, err := l.conn.Exec(ctx, "SAVEPOINT weir_whole"); err != nil {
+			return err
+		}
+		refused := l.send(ctx, 0, l.rows.Rows)
+		if refused == nil {
+			_, err := l.conn.Exec(ctx, "RELEASE SAVEPOINT weir_whole")
+			return err
+		}
+		if !refuses(refused) {
+			return refused
+		}
+		if _, err := l.conn.Exec(ctx, "ROLLBACK TO SAVEPOINT weir_whole"); err != nil {
+			return err
+		}
+		// Only to find them.
+		if err := l.span(ctx, 0, l.rows.Rows); err != nil {
+			return err
+		}
+		if l.left(0, l.rows.Rows) == left {
+			return refused // together, and no row by itself
+		}
+		if _, err := l.conn.Exec(ctx, "ROLLBACK TO SAVEPOINT weir_whole; RELEASE SAVEPOINT weir_whole"); err != nil {
+			return err
+		}
+	}
+}
+
+// deletes reports whether a row deletes its key.
+func (s *Sink) deletes(rec arrow.RecordBatch, i int) bool {
+	if s.deleteAt < 0 {
+		return false
+	}
+	d, ok := rec.Column(s.deleteAt).(*array.Boolean)
+	return ok && d.IsValid(i) && d.Value(i)
+}
+
+// identifies reports whether a delete needs the column.
+func (s *Sink) identifies(c column) bool {
+	return contains(s.opts.Keys, c.name) || contains(s.opts.OrderBy, c.name)
 }
 
 // span loads the rows [from, to). Where the database refuses them, each half is
@@ -213,6 +273,9 @@ func (l *loading) send(ctx context.Context, from, to int64) error {
 	if !s.plan.direct {
 		into, columns = stagingTable, columns+", "+quote(rowColumn)
 	}
+	if s.deleteAt >= 0 {
+		columns += ", " + quote(deletedColumn)
+	}
 	s.copies++
 	src := &copyReader{l: l, from: from, to: to, number: !s.plan.direct}
 	tag, err := l.conn.PgConn().CopyFrom(ctx, src, "COPY "+into+" ("+columns+") FROM STDIN (FORMAT binary)")
@@ -228,6 +291,11 @@ func (l *loading) send(ctx context.Context, from, to int64) error {
 	if s.plan.direct {
 		return nil
 	}
+	if s.deleteAt >= 0 {
+		if _, err := l.conn.Exec(ctx, s.deleteSQL()); err != nil {
+			return err
+		}
+	}
 	if _, err := l.conn.Exec(ctx, s.insertSQL()); err != nil {
 		return err
 	}
@@ -241,22 +309,16 @@ func (l *loading) send(ctx context.Context, from, to int64) error {
 func (s *Sink) insertSQL() string {
 	var b bytes.Buffer
 	names := quoted(s.names())
-	fmt.Fprintf(&b, "INSERT INTO %s AS t (%s) SELECT ", s.target(), names)
-	var casts []string
-	for i, c := range s.cols {
-		casts = append(casts, quote(c.name)+"::"+withoutLength(s.plan.casts[i])+" AS "+quote(c.name))
-	}
-	from := "(SELECT " + strings.Join(casts, ", ") + ", " + quote(rowColumn) + " FROM " + stagingTable + ") s"
+	fmt.Fprintf(&b, "INSERT INTO %s AS t (%s) SELECT %s FROM ", s.target(), names, names)
 	if !s.opts.Upsert {
-		fmt.Fprintf(&b, "%s FROM %s ORDER BY %s", names, from, quote(rowColumn))
+		fmt.Fprintf(&b, "%s ORDER BY %s", s.staged(), quote(rowColumn))
 		return b.String()
 	}
-	order := []string{quoted(s.opts.Keys)}
-	for _, o := range s.opts.OrderBy {
-		order = append(order, quote(o)+" DESC NULLS LAST")
+	b.WriteString(s.lastOfEachKey())
+	if s.deleteAt >= 0 {
+		fmt.Fprintf(&b, " WHERE NOT %s", quote(deletedColumn))
 	}
-	fmt.Fprintf(&b, "DISTINCT ON (%s) %s FROM %s ORDER BY %s, %s DESC ON CONFLICT (%s) DO ", quoted(s.opts.Keys), names, from,
-		strings.Join(order, ", "), quote(rowColumn), quoted(s.opts.Keys))
+	fmt.Fprintf(&b, " ON CONFLICT (%s) DO ", quoted(s.opts.Keys))
 	var sets []string
 	for _, c := range s.cols {
 		if !contains(s.opts.Keys, c.name) {
@@ -269,20 +331,57 @@ func (s *Sink) insertSQL() string {
 	}
 	b.WriteString("UPDATE SET " + strings.Join(sets, ", "))
 	if len(s.opts.OrderBy) > 0 {
-		b.WriteString(" WHERE NOT coalesce(" + newer(s.opts.OrderBy) + ", false)")
+		b.WriteString(" WHERE NOT coalesce(" + newer(s.opts.OrderBy, "excluded") + ", false)")
 	}
 	return b.String()
 }
 
-// newer is the condition that the table's row comes after the one to be written:
-// greater by the first column that tells them apart; a null comes first.
-func newer(order []string) string {
-	t, e := "t."+quote(order[0]), "excluded."+quote(order[0])
+// deleteSQL deletes the keys whose last row says so, unless the table has a newer
+// one.
+func (s *Sink) deleteSQL() string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "DELETE FROM %s AS t USING %s WHERE s.%s", s.target(), s.lastOfEachKey(), quote(deletedColumn))
+	for _, k := range s.opts.Keys {
+		fmt.Fprintf(&b, " AND t.%s = s.%s", quote(k), quote(k))
+	}
+	if len(s.opts.OrderBy) > 0 {
+		b.WriteString(" AND NOT coalesce(" + newer(s.opts.OrderBy, "s") + ", false)")
+	}
+	return b.String()
+}
+
+// staged is the staging table, its values in the types of the target.
+func (s *Sink) staged() string {
+	var columns []string
+	for i, c := range s.cols {
+		columns = append(columns, quote(c.name)+"::"+withoutLength(s.plan.casts[i])+" AS "+quote(c.name))
+	}
+	columns = append(columns, quote(rowColumn))
+	if s.deleteAt >= 0 {
+		columns = append(columns, quote(deletedColumn))
+	}
+	return "(SELECT " + strings.Join(columns, ", ") + " FROM " + stagingTable + ") s"
+}
+
+// lastOfEachKey is the staging table with one row for each key.
+func (s *Sink) lastOfEachKey() string {
+	order := []string{quoted(s.opts.Keys)}
+	for _, o := range s.opts.OrderBy {
+		order = append(order, quote(o)+" DESC NULLS LAST")
+	}
+	return fmt.Sprintf("(SELECT DISTINCT ON (%s) * FROM %s ORDER BY %s, %s DESC) s", quoted(s.opts.Keys), s.staged(), strings.Join(order, ", "), quote(rowColumn))
+}
+
+// newer is the condition that the table's row comes after the one to be written,
+// which is called by the name: greater by the first column that tells them apart; a
+// null comes first.
+func newer(order []string, written string) string {
+	t, e := "t."+quote(order[0]), written+"."+quote(order[0])
 	greater := fmt.Sprintf("coalesce(%s > %s, %s IS NOT NULL AND %s IS NULL)", t, e, t, e)
 	if len(order) == 1 {
 		return greater
 	}
-	return fmt.Sprintf("(%s OR (%s IS NOT DISTINCT FROM %s AND %s))", greater, t, e, newer(order[1:]))
+	return fmt.Sprintf("(%s OR (%s IS NOT DISTINCT FROM %s AND %s))", greater, t, e, newer(order[1:], written))
 }
 
 func withoutLength(t string) string {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,12 +26,12 @@ func (s *Sink) RebuildScan(ctx context.Context, _ *marker.Marker, columns []stri
 	var fields []arrow.Field
 	var selects []string
 	for _, name := range columns {
-		at := s.opts.Arrow.FieldIndices(name)
-		if len(at) != 1 {
-			return failure.New(failure.Runtime, "%s: the rows have %d columns %q", s.who(), len(at), name)
+		at := slices.IndexFunc(s.cols, func(c column) bool { return c.name == name })
+		if at < 0 {
+			return failure.New(failure.Runtime, "%s: the rows have no column %q", s.who(), name)
 		}
-		c := s.cols[at[0]]
-		fields, selects = append(fields, s.opts.Arrow.Field(at[0])), append(selects, quote(name)+"::"+c.natural)
+		c := s.cols[at]
+		fields, selects = append(fields, s.opts.Arrow.Field(c.index)), append(selects, quote(name)+"::"+c.natural)
 	}
 	query := "SELECT " + strings.Join(selects, ", ") + " FROM " + s.target()
 	var args []any

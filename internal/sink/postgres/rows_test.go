@@ -275,6 +275,61 @@ func TestUpsertsKeepTheLastRowOfEachKey(t *testing.T) {
 	})
 }
 
+var changeSchema = arrow.NewSchema([]arrow.Field{
+	{Name: "id", Type: arrow.PrimitiveTypes.Int64},
+	{Name: "version", Type: arrow.PrimitiveTypes.Int64},
+	{Name: "note", Type: arrow.BinaryTypes.String, Nullable: true},
+	{Name: "gone", Type: arrow.FixedWidthTypes.Boolean},
+}, nil)
+
+func TestRowsThatDeleteTheirKey(t *testing.T) {
+	server := catalogtest.StartPostgres(t)
+	begin := func(t *testing.T, order ...string) (database, *writer, func(rows ...string) string) {
+		d := database{server, server.NewDatabase()}
+		d.exec(t, "CREATE TABLE edits (id bigint PRIMARY KEY, version bigint NOT NULL, note text NOT NULL CHECK (note <> 'bad'))")
+		w := mustClaim(t, d.open(t, "q", func(o *Options) {
+			o.Arrow, o.Upsert, o.Keys, o.OrderBy, o.DeleteColumn, o.OnRejected = changeSchema, true, []string{"id"}, order, "gone", sink.RejectDeadLetter
+		}))
+		return d, w, func(rows ...string) string {
+			w.rejected(t, rowsOf(t, changeSchema, rows...))
+			return ask[string](t, d, "SELECT coalesce(string_agg(id || '=' || note, ' ' ORDER BY id), '') FROM edits")
+		}
+	}
+	t.Run("ByADeclaredOrder", func(t *testing.T) {
+		_, _, put := begin(t, "version")
+		for i, step := range []struct {
+			rows []string
+			want string
+		}{
+			{[]string{`{"id":1,"version":1,"note":"a","gone":false}`, `{"id":2,"version":1,"note":"b","gone":false}`, `{"id":3,"version":5,"note":"c","gone":false}`}, "1=a 2=b 3=c"},
+			// A delete brings no more than its key and order; a late one changes nothing.
+			{[]string{`{"id":1,"version":2,"gone":true}`, `{"id":3,"version":4,"gone":true}`, `{"id":9,"version":1,"gone":true}`}, "2=b 3=c"},
+			// Within one batch the order decides, not the place.
+			{[]string{`{"id":2,"version":4,"gone":true}`, `{"id":2,"version":3,"note":"late","gone":false}`, `{"id":1,"version":3,"note":"again","gone":false}`}, "1=again 3=c"},
+			// What only a delete's other columns could be refused for is not looked at.
+			{[]string{`{"id":3,"version":6,"note":"nul \u0000","gone":true}`, `{"id":1,"version":4,"note":"bad","gone":true}`}, ""},
+		} {
+			if got := put(step.rows...); got != step.want {
+				t.Fatalf("step %d: %q, want %q", i, got, step.want)
+			}
+		}
+	})
+	t.Run("ByTheOrderOfReading", func(t *testing.T) {
+		_, _, put := begin(t)
+		if got := put(`{"id":1,"version":9,"note":"a","gone":false}`, `{"id":1,"version":1,"gone":true}`, `{"id":2,"version":1,"gone":true}`, `{"id":2,"version":1,"note":"b","gone":false}`); got != "2=b" {
+			t.Fatal(got)
+		}
+	})
+	t.Run("ARefusedRowIsAsIfItWereNotThereAndBringsNothingBack", func(t *testing.T) {
+		d, w, _ := begin(t, "version")
+		got := w.rejected(t, rowsOf(t, changeSchema, `{"id":1,"version":5,"gone":true}`, `{"id":2,"version":1,"note":"x","gone":false}`, `{"id":3,"version":1,"note":"bad","gone":false}`,
+			`{"id":1,"version":4,"note":"older than its delete","gone":false}`, `{"id":2,"version":2,"note":"bad","gone":false}`))
+		if rows := ask[string](t, d, "SELECT string_agg(id || '=' || note, ' ') FROM edits"); !slices.Equal(got, []string{"2 23514", "4 23514"}) || rows != "2=x" {
+			t.Fatalf("refused %v, table %s", got, rows)
+		}
+	})
+}
+
 func TestRefusedRowsAreFoundAmongThousands(t *testing.T) {
 	server := catalogtest.StartPostgres(t)
 	d := database{server, server.NewDatabase()}

@@ -31,6 +31,9 @@ type column struct {
 func columnsOf(o Options) ([]column, error) {
 	var out []column
 	for i, f := range o.Arrow.Fields() {
+		if o.DeleteColumn == f.Name && f.Type.ID() == arrow.BOOL {
+			continue
+		}
 		c := column{name: f.Name, index: i, typ: f.Type, nullable: f.Nullable}
 		switch f.Type.ID() {
 		case arrow.STRING:
@@ -70,6 +73,10 @@ func columnsOf(o Options) ([]column, error) {
 		return nil, errors.New("the rows have no columns")
 	case o.Upsert && len(o.Keys) == 0:
 		return nil, errors.New("an upsert needs keys, the columns that name a row")
+	case o.DeleteColumn != "" && len(out) != o.Arrow.NumFields()-1:
+		return nil, fmt.Errorf("the rows have no boolean column %q that says what is deleted", o.DeleteColumn)
+	case !o.Upsert && o.DeleteColumn != "":
+		return nil, errors.New("rows that delete their key are for an upsert")
 	case !o.Upsert && len(o.Keys)+len(o.OrderBy) > 0:
 		return nil, errors.New("keys and the order are for an upsert")
 	}

@@ -78,6 +78,9 @@ type Options struct {
 	// one that was read.
 	Upsert        bool
 	Keys, OrderBy []string
+	// DeleteColumn is a boolean column of the rows, and not of the table, that says
+	// of a row of an upsert that it deletes its key. Empty for none.
+	DeleteColumn string
 	// JSONB are text columns that are stored as jsonb.
 	JSONB      []string
 	OnRejected sink.OnRejected
@@ -91,7 +94,9 @@ type Sink struct {
 	schema string // of the target
 	table  string
 	cols   []column
-	hooks  hooks
+	// deleteAt is where DeleteColumn is in the rows, -1 where there is none.
+	deleteAt int
+	hooks    hooks
 
 	mu       sync.Mutex
 	conn     *pgx.Conn // nil until it is needed, and after a failure
@@ -133,7 +138,7 @@ func New(o Options) (*Sink, error) {
 		// The driver's text repeats the URL, and with it the password.
 		return nil, failure.New(failure.Config, "query %s: the URL of the Postgres is not of the form postgres://user:password@host:port/database", o.Query)
 	}
-	s := &Sink{opts: o, schema: "public", table: o.Table}
+	s := &Sink{opts: o, schema: "public", table: o.Table, deleteAt: -1}
 	if a, b, two := strings.Cut(o.Table, "."); two {
 		s.schema, s.table = a, b
 	}
@@ -150,6 +155,9 @@ func New(o Options) (*Sink, error) {
 	var err error
 	if s.cols, err = columnsOf(o); err != nil {
 		return nil, failure.Wrap(failure.Config, err, "query %s: table %s of a Postgres", o.Query, o.Table)
+	}
+	if o.DeleteColumn != "" {
+		s.deleteAt = o.Arrow.FieldIndices(o.DeleteColumn)[0]
 	}
 	return s, nil
 }
