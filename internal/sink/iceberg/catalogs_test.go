@@ -53,3 +53,34 @@ func TestConformanceOverGlueByMoto(t *testing.T) {
 		return l.harness()
 	})
 }
+
+// A change of columns goes through the servers' own code: what Java's catalog and
+// a database make of it is read back by another client.
+func TestColumnsChangeOverRESTAndPostgres(t *testing.T) {
+	check := func(t *testing.T, l lakeStore) {
+		evolve(t, l)
+		tbl := l.load(t, l.catalog(t))
+		if f, ok := tbl.Schema().FindFieldByName("editor"); !ok || f.ID != 6 || len(l.ids(t)) != 3 {
+			t.Fatalf("%s, ids %v", tbl.Schema(), l.ids(t))
+		}
+		if _, err := start(l.defined(t, "q", after(), lake.CommitHooks{})); err != nil {
+			t.Fatal(err)
+		}
+		if now := l.load(t, l.catalog(t)).Schema(); !now.Equals(tbl.Schema()) {
+			t.Fatalf("another start made %s of %s", now, tbl.Schema())
+		}
+	}
+	t.Run("REST", func(t *testing.T) {
+		const credential = "weir:a-secret"
+		srv := catalogtest.StartREST(t, credential)
+		check(t, lakeStore{
+			objects: filepath.Join(srv.Warehouse(), "columns"), table: table.Identifier{"columns", "events"},
+			config: &lake.Config{Type: lake.TypeREST, URI: "http://" + srv.Addr(), REST: lake.REST{Credential: credential}},
+		})
+	})
+	t.Run("Postgres", func(t *testing.T) {
+		pg := catalogtest.StartPostgres(t)
+		dir := t.TempDir()
+		check(t, lakeStore{dir: dir, config: &lake.Config{URI: pg.URI(pg.Addr(), pg.NewDatabase()), Warehouse: filepath.Join(dir, "warehouse")}})
+	})
+}
