@@ -17,19 +17,18 @@
 #   CASSANDRA_HEAP     512m
 # Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java or mvn missing.
 set -euo pipefail
+# shellcheck source=scripts/server.sh
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
 
 version=${CASSANDRA_VERSION:-5.0.5}
 heap=${CASSANDRA_HEAP:-512m}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-start_seconds=180
-stop_seconds=60
-
-die() { local code=$1; shift; echo "cassandra.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage_lines=2,10
+default_port=47242
+verbs='fetch version start stop kill status pid'
 
 # A copy is complete when .ok was written after the last jar.
 libs() {
-  local own=${WEIR_CACHE:-$root/.cache}/cassandra-$version
+  local own=$cache/cassandra-$version
   local user=${XDG_CACHE_HOME:-$HOME/.cache}/weir/cassandra-$version
   if [ ! -f "$own/.ok" ] && [ -f "$user/.ok" ]; then echo "$user"; else echo "$own"; fi
 }
@@ -58,16 +57,7 @@ POM
   rm -rf "$tmp"
 }
 
-cmdline() { { tr "\0" " " <"/proc/$1/cmdline" || ps -ww -p "$1" -o command=; } 2>/dev/null || true; }
-
-# The pid of OUR node: a recycled pid belongs to a process with another command line.
-running() {
-  local p; p=$(cat "$data/pid" 2>/dev/null) || return 1
-  [ -n "$p" ] || return 1
-  case "$(cmdline "$p")" in *"file://$data/cassandra.yaml"*) echo "$p" ;; *) return 1 ;; esac
-}
-
-listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+ours() { case "$1" in *"file://$data/cassandra.yaml"*) ;; *) return 1 ;; esac; }
 
 configure() {
   cat >"$data/cassandra.yaml" <<YAML
@@ -99,15 +89,14 @@ YAML
 XML
 }
 
-start() {
-  local p
-  if p=$(running); then echo "cassandra.sh: already up (pid $p)"; return 0; fi
+version() { echo "Apache Cassandra $version"; }
+
+start_server() {
   fetch
   command -v java >/dev/null || die 5 "java is needed to run Cassandra (17)"
-  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47242)}
-  for p in "$port" "$((port + 1))"; do if listening "$p"; then die 4 "port $p is taken by another process"; fi; done
+  take_port "$port" "$((port + 1))"
   configure
-  echo "$port" >"$data/port"
+  remember
   local opens=() m jar
   for m in java.base/java.lang java.base/java.lang.module java.base/java.lang.ref java.base/java.lang.reflect java.base/java.io java.base/java.math \
       java.base/java.net java.base/java.nio java.base/java.util java.base/java.util.concurrent java.base/java.util.concurrent.atomic \
@@ -119,49 +108,12 @@ start() {
     opens+=(--add-exports "$m=ALL-UNNAMED")
   done
   jar=$(printf '%s\n' "$(libs)"/jamm-*.jar | head -n 1)
-  rm -f "$data/pid"
-  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
-  "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$data" \
+  launch \
     java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC -Djdk.attach.allowAttachSelf=true "${opens[@]}" "-javaagent:$jar" \
     "-Dlogback.configurationFile=$data/logback.xml" "-Dcassandra.config=file://$data/cassandra.yaml" "-Dcassandra.storagedir=$data" \
     -Dcassandra-foreground=yes -Dcassandra.skip_wait_for_gossip_to_settle=0 -Dcassandra.ring_delay_ms=100 -Dcassandra.superuser_setup_delay_ms=0 \
-    -Djava.net.preferIPv4Stack=true -cp "$(libs)/*" org.apache.cassandra.service.CassandraDaemon >>"$data/node.log" 2>&1 </dev/null &
-  local tick started=
-  for ((tick = 0; tick < start_seconds * 20; tick++)); do
-    if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
-      tail -n 20 "$data/node.log" >&2; die 1 "the node ended while it started; see $data/node.log"
-    fi
-    if [ -n "$started" ] && listening "$port"; then return 0; fi
-    sleep 0.05
-  done
-  die 1 "the node did not listen on port $port within $start_seconds s; see $data/node.log"
+    -Djava.net.preferIPv4Stack=true -cp "$(libs)/*" org.apache.cassandra.service.CassandraDaemon
+  await 180
 }
 
-# gone SIGNAL SECONDS: signals the node and waits until process and socket are away.
-gone() {
-  local p tick; p=$(running) || { rm -f "$data/pid"; return 0; }
-  kill "-$1" "$p" 2>/dev/null || true
-  port=$(cat "$data/port" 2>/dev/null || echo 0)
-  for ((tick = 0; tick < $2 * 20; tick++)); do
-    if ! running >/dev/null && ! listening "$port"; then rm -f "$data/pid"; return 0; fi
-    sleep 0.05
-  done
-  die 1 "pid $p is still there $2 s after SIG$1"
-}
-
-verb=${1:-}; data=${2:-}; port=${3:-}
-case "$verb" in
-  fetch) fetch; libs; exit 0 ;;
-  version) echo "Apache Cassandra $version"; exit 0 ;;
-  start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
-  *) usage ;;
-esac
-if [ "$verb" = start ]; then mkdir -p "$data"; fi
-data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
-case "$verb" in
-  start) start ;;
-  stop) gone TERM "$stop_seconds" ;;
-  kill) gone KILL 10 ;;
-  status) if running >/dev/null && listening "$(cat "$data/port")"; then echo up; else echo down; exit 3; fi ;;
-  pid) running || true ;;
-esac
+serve "$@"

@@ -18,12 +18,14 @@
 #   POSTGRES_INSTALL   no: never install anything
 # Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 Postgres missing.
 set -euo pipefail
+# shellcheck source=scripts/server.sh
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
 
-start_seconds=60 # how long a start may take, recovery after a kill included
-stop_seconds=60  # how long a clean stop may take before it is reported as failed
-
-die() { local code=$1; shift; echo "postgres.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage_lines=2,11
+default_port=47132
+verbs='version start stop kill status pid'
+# Fast shutdown: open sessions are ended, what they committed is kept.
+stop_signal=INT
 
 # The folder of the server's programs, empty when there is none.
 programs() {
@@ -65,17 +67,7 @@ choose_user() {
   chown "$user" "$data"
 }
 
-cmdline() { { tr "\0" " " <"/proc/$1/cmdline" || ps -ww -p "$1" -o command=; } 2>/dev/null || true; }
-
-# The pid of OUR server: a recycled pid belongs to a process with another
-# command line.
-running() {
-  local p; p=$(head -n 1 "$data/pid" 2>/dev/null) || return 1
-  [ -n "$p" ] || return 1
-  case "$(cmdline "$p")" in *"postgres -D $data/data "*) echo "$p" ;; *) return 1 ;; esac
-}
-
-listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+ours() { case "$1" in *"postgres -D $data/data "*) ;; *) return 1 ;; esac; }
 
 initialise() {
   [ -f "$data/data/PG_VERSION" ] && return 0
@@ -90,30 +82,18 @@ initialise() {
   rm -f "$pw"
 }
 
-start() {
-  local p tick
-  if p=$(running); then echo "postgres.sh: already up (pid $p)"; return 0; fi
+# It listens before it serves; "ready" stands in its own lock file.
+ready() { grep -q '^ready' "$data/data/postmaster.pid" 2>/dev/null; }
+
+start_server() {
   install
   choose_user
-  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47132)}
-  if listening "$port"; then die 4 "port $port is taken by another process"; fi
+  take_port "$port"
   initialise
-  echo "$port" >"$data/port"
-  # A session of its own, so that a signal to the caller's group does not reach
-  # the server; the pid is written by the process that becomes it.
-  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
-  (cd "$data" && exec "${detach[@]}" bash -c 'echo $$ >"$0/pid" && exec "$@"' "$data" "${as_user[@]}" \
-    "$bin/postgres" -D "$data/data" -p "$port" -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
-    -c max_connections=60 -c shared_buffers=32MB -c log_min_messages=warning) >>"$data/server.log" 2>&1 </dev/null &
-  for ((tick = 0; tick < start_seconds * 20; tick++)); do
-    # It listens before it serves; "ready" stands in its own lock file.
-    if running >/dev/null && grep -q '^ready' "$data/data/postmaster.pid" 2>/dev/null && listening "$port"; then return 0; fi
-    if [ "$tick" -gt 40 ] && ! running >/dev/null; then
-      tail -n 20 "$data/server.log" >&2; die 1 "the server ended while it started; see $data/server.log"
-    fi
-    sleep 0.05
-  done
-  die 1 "the server was not ready on port $port within $start_seconds s; see $data/server.log"
+  remember
+  (cd "$data" && launch "${as_user[@]}" "$bin/postgres" -D "$data/data" -p "$port" -c listen_addresses=127.0.0.1 \
+    -c unix_socket_directories= -c max_connections=60 -c shared_buffers=32MB -c log_min_messages=warning)
+  await 60 ready
 }
 
 # gone SIGNAL SECONDS: signals the server and waits until it and its processes
@@ -143,21 +123,7 @@ gone() {
   die 1 "pid $p or a process of it is still there $2 s after SIG$1"
 }
 
-verb=${1:-}; data=${2:-}; port=${3:-}
-case "$verb" in
-  install) install; echo "$bin"; exit 0 ;;
-  version) install; v=$("$bin/postgres" --version); echo "PostgreSQL ${v##*PostgreSQL) }"; exit 0 ;;
-  start | stop | kill | status | pid) [ -n "$data" ] || usage ;;
-  *) usage ;;
-esac
-if [ "$verb" = start ]; then mkdir -p "$data"; fi
-data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
-case "$verb" in
-  start) start ;;
-  # Fast shutdown: open sessions are ended, what they committed is kept.
-  stop) gone INT "$stop_seconds" ;;
-  kill) gone KILL 10 ;;
-  status)
-    if running >/dev/null && listening "$(cat "$data/port")"; then echo up; else echo down; exit 3; fi ;;
-  pid) running || true ;;
-esac
+version() { install; local v; v=$("$bin/postgres" --version); echo "PostgreSQL ${v##*PostgreSQL) }"; }
+
+if [ "${1:-}" = install ]; then install; echo "$bin"; exit 0; fi
+serve "$@"

@@ -22,17 +22,17 @@
 #   S3_ACCESS_KEY_ID, S3_SECRET_ACCESS_KEY  weir-test, weir-test-secret
 # Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 go or the program missing.
 set -euo pipefail
+# shellcheck source=scripts/server.sh
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
 
 version=${VERSITYGW_VERSION:-v1.8.0}
 access=${S3_ACCESS_KEY_ID:-weir-test}
 secret=${S3_SECRET_ACCESS_KEY:-weir-test-secret}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bin=${WEIR_CACHE:-$root/.cache}/bin/versitygw
-start_seconds=60
+bin=$cache/bin/versitygw
+usage_lines=2,11
+default_port=47270
+verbs='fetch version start stop kill status pid'
 stop_seconds=30
-
-die() { local code=$1; shift; echo "s3.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 fetch() {
   if [ -x "$bin" ] && [ "$(cat "$bin.version" 2>/dev/null)" = "$version" ]; then return 0; fi
@@ -49,82 +49,27 @@ fetch() {
   rm -rf "$tmp"
 }
 
-# The command line of a process, empty when there is none (a zombie has none either).
-cmdline() {
-  if [ -d /proc/self ]; then
-    tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null || true
-  else
-    ps -ww -p "$1" -o command= 2>/dev/null || true
-  fi
-}
+ours() { case "$1" in *" posix $data/objects "*) ;; *) return 1 ;; esac; }
 
-# The pid of OUR server: a recycled pid belongs to a process with another
-# command line.
-running() {
-  local p; p=$(cat "$data/pid" 2>/dev/null) || return 1
-  [ -n "$p" ] || return 1
-  case "$(cmdline "$p")" in *" posix $data/objects "*) echo "$p" ;; *) return 1 ;; esac
-}
+version() { echo "versitygw ${version#v}"; }
 
-listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-start() {
-  local p
-  if p=$(running); then echo "s3.sh: already up (pid $p)"; return 0; fi
+start_server() {
   [ -x "$bin" ] || die 5 "$bin is missing: run scripts/s3.sh fetch"
-  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47270)}
-  if listening "$port"; then die 4 "port $port is taken by another process"; fi
-  echo "$port" >"$data/port"
+  take_port "$port"
+  remember
   mkdir -p "$data/objects"
   local tls=()
   if [ -f "$data/tls.crt" ]; then tls=(--cert "$data/tls.crt" --key "$data/tls.key"); fi
-  local iam=()
-  if [ -f "$data/iam/users.json" ]; then iam=(--iam-dir "$data/iam"); fi
-  rm -f "$data/pid"
-  # A session of its own, so that a signal to the caller's group does not reach
-  # the server; the pid is written by the process that becomes it.
-  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
   ROOT_ACCESS_KEY="$access" ROOT_SECRET_KEY="$secret" \
-    "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' \
-    "$data" "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" "${iam[@]}" \
-    posix "$data/objects" >>"$data/server.log" 2>&1 </dev/null &
-  local tick started=
-  for ((tick = 0; tick < start_seconds * 20; tick++)); do
-    if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
-      tail -n 20 "$data/server.log" >&2; die 1 "the server ended while it started; see $data/server.log"
-    fi
-    if [ -n "$started" ] && listening "$port"; then return 0; fi
-    sleep 0.05
-  done
-  die 1 "the server did not listen on port $port within $start_seconds s; see $data/server.log"
+    launch "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" posix "$data/objects"
+  await 60
 }
 
-# gone SIGNAL SECONDS: signals the server and waits until it is away.
-gone() {
-  local p tick; p=$(running) || { rm -f "$data/pid"; return 0; }
-  kill "-$1" "$p" 2>/dev/null || true
-  for ((tick = 0; tick < $2 * 20; tick++)); do
-    if ! running >/dev/null; then rm -f "$data/pid"; return 0; fi
-    sleep 0.05
-  done
-  die 1 "pid $p is still there $2 s after SIG$1"
-}
-
-verb=${1:-}; data=${2:-}; port=${3:-}
-case "$verb" in
-  fetch) fetch; exit 0 ;;
-  version) echo "versitygw ${version#v}"; exit 0 ;;
-  start | bucket | stop | kill | status | pid) [ -n "$data" ] || usage ;;
-  *) usage ;;
-esac
-if [ "$verb" = start ]; then mkdir -p "$data"; fi
-data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
-case "$verb" in
-  start) start ;;
-  bucket) [ -n "$port" ] || usage; mkdir -p "$data/objects/$port" ;;
-  stop) gone TERM "$stop_seconds" ;;
-  kill) gone KILL 10 ;;
-  status)
-    if running >/dev/null && listening "$(cat "$data/port")"; then echo up; else echo down; exit 3; fi ;;
-  pid) running || true ;;
-esac
+# A bucket is a folder.
+if [ "${1:-}" = bucket ]; then
+  [ $# -eq 3 ] || usage
+  [ -d "$2" ] || exit 3
+  mkdir -p "$2/objects/$3"
+  exit 0
+fi
+serve "$@"

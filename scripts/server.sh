@@ -6,11 +6,12 @@
 # A script sets
 #   usage_lines    the lines of its own head that say how it is called: 2,9
 #   default_port   where it listens unless told otherwise
-#   verbs          what it can do, of: fetch start stop kill status pid
+#   verbs          what it can do, of: fetch version start stop kill status pid
 # and defines
 #   ours           reads a command line ($1): is it the server of $data?
 #   start_server   starts it on $port, by launch and await
 #   fetch          gets what it needs; only with the verb fetch
+#   version        prints the server's name and version; only with the verb version
 # then calls:  serve "$@"
 #
 # Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 something is missing.
@@ -91,7 +92,7 @@ serve() {
   local verb=${1:-}
   data=${2:-}; port=${3:-}
   case " $verbs " in *" $verb "*) ;; *) usage ;; esac
-  if [ "$verb" = fetch ]; then fetch; return; fi
+  case "$verb" in fetch | version) "$verb"; return ;; esac
   [ -n "$verb" ] && [ -n "$data" ] || usage
   if [ "$verb" = start ]; then mkdir -p "$data"; fi
   data=$(cd "$data" 2>/dev/null && pwd) || { if [ "$verb" = status ]; then echo down; fi; exit 3; }
