@@ -40,7 +40,7 @@ func List() []Description {
 		{Freshness, "from the append to Kafka, and from the event's time, until another process reads it in bronze and silver"},
 		{Startup, "from the start of the process until the first commit is visible, 1,000 rows waiting"},
 		{Recovery, "from a SIGKILL in mid-backlog until the first new commit is visible"},
-		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres)"},
+		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres), Cassandra (--cassandra)"},
 		{Gold, "the four marts over --rows of silver, beside plain DuckDB on the same Parquet files"},
 		{All, "all of them"},
 		{Quick, "all of them, small: a few minutes"},
@@ -90,6 +90,8 @@ type Options struct {
 	KafkaScript string
 	// Postgres is the URL of a database for tables of its own; empty leaves it out.
 	Postgres string
+	// Cassandra is host:port/keyspace, for a table of its own; empty leaves it out.
+	Cassandra string
 	// Port of a broker that is started; 0 takes a free one.
 	Port int
 	// QuietWait is how long each measurement may wait for others to leave the

@@ -37,6 +37,10 @@ const (
 	sinkPostgresUpsert = "sinks/postgres-upsert"
 	sinkPSQL           = "sinks/psql-copy"
 	sinkKafka          = "sinks/kafka"
+	sinkCassandra      = "sinks/cassandra"
+	sinkFile           = "sinks/file"
+	sinkHTTP           = "sinks/http"
+	sinkExec           = "sinks/exec"
 )
 
 // ratios are what a sink is held against: the rate of another in the same run.
@@ -147,6 +151,12 @@ func (b *bench) sinkPlans(ctx context.Context, run int, records []arrow.RecordBa
 				broker.Config{BootstrapServers: b.kafka.bootstrap}, "bench", sinkSchema, clock.System{})
 			return b.drive(ctx, s, err, records, batches)
 		}},
+	}
+	plans = append(plans, b.deliveredPlans(ctx, folder, records, batches)...)
+	if b.o.Cassandra != "" {
+		plans = append(plans, b.cassandraPlan(ctx, records, batches))
+	} else {
+		b.say("Cassandra is not measured: say where one is, --cassandra host:port/an_empty_keyspace")
 	}
 	if b.o.Postgres == "" {
 		b.say("Postgres is not measured: say where one is, --postgres postgres://…/an_empty_database")

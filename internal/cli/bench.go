@@ -59,6 +59,7 @@ compressing the same events takes is printed beside them.`,
 	f.IntVar(&o.Repeat, "repeat", 0, "measure each so `often` and report the medians (default 1)")
 	f.StringSliceVar(&o.Kafka, "kafka", nil, "measure against this Kafka: bootstrap `servers`")
 	f.StringVar(&o.KafkaScript, "kafka-script", "", "start a real Kafka with this `script` (scripts/kafka.sh)")
+	f.StringVar(&o.Cassandra, "cassandra", "", "measure the Cassandra sink in this empty keyspace: `host:port/keyspace`")
 	f.StringVar(&o.Postgres, "postgres", "", "measure the Postgres sink in this database (`URL`; tables weir_bench*), beside psql")
 	f.IntVar(&o.Port, "port", 0, "`port` of a broker that is started (0: a free one)")
 	f.DurationVar(&o.QuietWait, "quiet-wait", 0, "wait so `long` at most, before each measurement, for others to leave the machine alone")
