@@ -39,6 +39,8 @@ type Options struct {
 	OnAlert    func(query, text string)
 	// Queries limits the queries that are built; nil builds all.
 	Queries []string
+	// finishing is set by a rebuild that makes its query go on.
+	finishing bool
 }
 
 // App is an opened pipeline: a broker that answers, a catalog, queries that are

@@ -24,6 +24,9 @@ import (
 
 // buildQueries makes every query of the pipeline and puts it at its level.
 func (a *App) buildQueries(ctx context.Context) error {
+	if err := a.refuseUnfinished(ctx); err != nil {
+		return err
+	}
 	level := map[string]int{} // by table written
 	left := slices.Clone(a.P.Queries)
 	for len(left) > 0 {

@@ -52,9 +52,13 @@ func (a *App) writersOf(name string) (out []pipeline.Query) {
 	return out
 }
 
-// stagedFor are the files that the checkpoints of a table's writers hold staged.
+// stagedFor are the files that the checkpoints of a table's writers hold staged,
+// and those of a rebuild that is to be swapped in.
 func (a *App) stagedFor(ctx context.Context, name string) ([]string, error) {
-	var out []string
+	out, err := a.rebuiltFiles(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("table %s: %w", name+besideSuffix, err)
+	}
 	for _, q := range a.writersOf(name) {
 		store, err := a.openCheckpoint(ctx, CheckpointDir(a.P, q))
 		if err != nil {

@@ -156,6 +156,16 @@ func Erase(ctx context.Context, p *pipeline.Pipeline, r EraseRequest, o Options)
 	if err != nil {
 		return nil, err
 	}
+	rebuilds, err := a.unfinished(ctx, ".json")
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range line.nodes {
+		if rebuilds[n.query.Name] {
+			return nil, failure.New(failure.Config, "query %s is being rebuilt: the table beside its own holds what is to be erased", n.query.Name).
+				WithHint("finish the rebuild first (weir rebuild FILE %s), or remove it (--abort)", n.query.Name)
+		}
+	}
 	var out []*EraseReport
 	if !r.DryRun {
 		if out, err = e.finishOthers(ctx); err != nil {

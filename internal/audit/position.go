@@ -17,7 +17,9 @@ const (
 	keyPosition    = "weir.position"
 	keyMarker      = "weir.marker"
 	propertyPrefix = "weir.query."
-	kindStream     = "stream"
+	// propertyRebuilt says which batches a rebuild has made void.
+	propertyRebuilt = "weir.rebuilt"
+	kindStream      = "stream"
 )
 
 // Sources of the end that a table is judged by.

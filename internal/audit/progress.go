@@ -61,12 +61,16 @@ func (r *run) batchCounts(ctx context.Context, m *metadata, byName map[string]ma
 			}
 		}
 	}
+	since, err := m.since()
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]queryCounts{}
 	for name, last := range byName {
 		last.QueryName = name
 		take(last)
 		q := queryCounts{complete: true}
-		for batch := int64(0); batch <= last.BatchID; batch++ {
+		for batch := since[name]; batch <= last.BatchID; batch++ {
 			c, ok := counts[batchKey{name, batch}]
 			if !ok {
 				q.complete = false
@@ -78,6 +82,20 @@ func (r *run) batchCounts(ctx context.Context, m *metadata, byName map[string]ma
 		out[name] = q
 	}
 	return out, nil
+}
+
+// since are, by query, the batches that count where a rebuild has exchanged the
+// table's rows: the earlier ones put out rows that are gone.
+func (m *metadata) since() (map[string]int64, error) {
+	var rebuilt struct {
+		Since map[string]int64 `json:"since"`
+	}
+	if raw := m.Properties[propertyRebuilt]; raw != "" {
+		if err := json.Unmarshal([]byte(raw), &rebuilt); err != nil {
+			return nil, failure.Wrap(failure.Checkpoint, err, "table property %s", propertyRebuilt)
+		}
+	}
+	return rebuilt.Since, nil
 }
 
 func (c *counters) add(o counters) {

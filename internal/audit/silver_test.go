@@ -173,3 +173,19 @@ tbl.append(data)
 		t.Errorf("rows %d", rep.Rows)
 	}
 }
+
+func TestBatchesFromBeforeARebuildDoNotCount(t *testing.T) {
+	f := silverFixture(t, counters{Read: 40, Emitted: 30, Filtered: 10}, span0(0, 0, 20)...)
+	summary, marker := silverMarker(1, 40, counters{Read: 40, Emitted: 20, Filtered: 20})
+	f.append(f.load("silver.e"), summary)
+	f.property(f.load("silver.e"), "weir.query.silver", marker)
+	if rep := f.auditSilver(); rep.Outcome != Mismatch {
+		t.Fatalf("80 rows read of 40 are %s", rep.Outcome)
+	}
+	f.property(f.load("silver.e"), "weir.rebuilt", `{"id":"r","since":{"silver":1}}`)
+	rep := f.auditSilver()
+	expect(t, rep, Exact, nil, nil)
+	if b := rep.Silver.Balance; b.Batches != 1 || b.Output != 20 {
+		t.Fatalf("%+v", b)
+	}
+}

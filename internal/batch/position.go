@@ -62,6 +62,9 @@ type TablePosition struct {
 	// WatermarkMicros is the table's own watermark here: no row after this place
 	// has an earlier event time. Nil where the table has none that is known.
 	WatermarkMicros *int64 `json:"watermark_micros,omitempty"`
+	// Rebuilt is the newest rebuild of the table's rows when the position was
+	// reached, empty for none: after another one it is a position in other rows.
+	Rebuilt string `json:"rebuilt,omitempty"`
 	// Erasures names the erasures of the table that the query's state knows of.
 	Erasures string `json:"erasures,omitempty"`
 }

@@ -190,7 +190,7 @@ func newRoot(g *globals) *cobra.Command {
 	root.AddCommand(
 		newDemo(g), newRun(g), newIngest(g), newReplay(g),
 		newInit(g), newValidate(g), newPlan(g),
-		newStatus(g), newGold(g), newSQL(g), newChecks(g), newLate(g), newDeadLetters(g), newErase(g), newCheckpoint(g), newContract(g), newCatalog(g), newDelta(g), newCompact(g), newExpire(g), newOrphans(g), newAudit(g), newProve(g), newBench(g),
+		newStatus(g), newGold(g), newSQL(g), newChecks(g), newLate(g), newDeadLetters(g), newErase(g), newRebuild(g), newCheckpoint(g), newContract(g), newCatalog(g), newDelta(g), newCompact(g), newExpire(g), newOrphans(g), newAudit(g), newProve(g), newBench(g),
 		newVersion(g), newHealth(g), newMan(), newBroker(), newForeachBatch(g),
 	)
 	root.CompletionOptions.HiddenDefaultCmd = false

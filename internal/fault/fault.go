@@ -94,6 +94,17 @@ const (
 	EraseDone      = "erase.done"
 )
 
+// The crash points of a rebuild (package app's rebuild.go).
+const (
+	RebuildBegun    = "rebuild.begun"
+	RebuildBuilt    = "rebuild.built"
+	RebuildSwapping = "rebuild.swapping"
+	RebuildSide     = "rebuild.side"
+	RebuildSwapped  = "rebuild.swapped"
+	RebuildAdopted  = "rebuild.adopted"
+	RebuildDone     = "rebuild.done"
+)
+
 // Point describes one crash point.
 type Point struct {
 	Name string
@@ -146,6 +157,13 @@ func Points() []Point {
 		{EraseCommitted, "erase", "one table is without the rows, and says so"},
 		{EraseRecorded, "erase", "the erasure stands in ops.erasures"},
 		{EraseDone, "erase", "what was written down at the beginning is removed"},
+		{RebuildBegun, "rebuild", "that a query is rebuilt is written down"},
+		{RebuildBuilt, "rebuild", "the tables beside the live ones have caught up"},
+		{RebuildSwapping, "rebuild", "batch id and epoch of the exchange are written down"},
+		{RebuildSide, "rebuild", "the dead-letter table holds the new rows, the main table the old ones"},
+		{RebuildSwapped, "rebuild", "the main table holds the new rows"},
+		{RebuildAdopted, "rebuild", "the query's checkpoint goes on from the exchange"},
+		{RebuildDone, "rebuild", "what stood beside is removed"},
 	}
 }
 

@@ -132,7 +132,8 @@ func (s *Source) beginning(t *table.Table, head *batch.KafkaPosition) (int64, *b
 var unread = batch.PartitionPosition{LastOffset: -1, LeaderEpoch: -1}
 
 // boundaries lists the snapshots of the main chain that record a vector past
-// start, oldest first, as far as expiry has left them.
+// start, oldest first, as far as expiry has left them and their rows were not
+// exchanged.
 func (s *Source) boundaries(t *table.Table, start *batch.KafkaPosition) (out []boundary, err error) {
 	lake.Walk(t, func(snap *table.Snapshot) bool {
 		var v *batch.KafkaPosition
@@ -146,7 +147,7 @@ func (s *Source) boundaries(t *table.Table, start *batch.KafkaPosition) (out []b
 			return false
 		}
 		out = append(out, boundary{snap.SnapshotID, v})
-		return true
+		return !exchanged(snap)
 	})
 	slices.Reverse(out)
 	return out, err

@@ -22,6 +22,7 @@ import (
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/source"
 )
 
@@ -169,7 +170,20 @@ func (s *Source) loadExisting(ctx context.Context) (*table.Table, error) {
 
 // position is the place in t that stands on the vector.
 func (s *Source) position(t *table.Table, snapshotID int64, v *batch.KafkaPosition) batch.Position {
-	return batch.Position{Table: &batch.TablePosition{Name: s.cfg.Name, UUID: t.Metadata().TableUUID().String(), SnapshotID: snapshotID, Upstream: v}}
+	return batch.Position{Table: &batch.TablePosition{Name: s.cfg.Name, UUID: t.Metadata().TableUUID().String(), SnapshotID: snapshotID, Upstream: v, Rebuilt: rebuilt(t)}}
+}
+
+// rebuilt names the rebuild whose rows the table holds, empty where they were
+// never exchanged. A property that cannot be read is a name of its own.
+func rebuilt(t *table.Table) string {
+	r, err := marker.RebuiltOf(t.Properties())
+	switch {
+	case err != nil:
+		return marker.Hash([]byte(t.Properties()[marker.RebuiltKey]))
+	case r == nil:
+		return ""
+	}
+	return r.ID
 }
 
 // Initial implements source.Source. It waits for the upstream query to make
@@ -248,6 +262,10 @@ func (s *Source) identity(t *table.Table, pos batch.Position) *source.Violation 
 	if id := t.Metadata().TableUUID().String(); id != pos.Table.UUID {
 		return &source.Violation{Partition: -1, Text: fmt.Sprintf("table %s has the UUID %s, the position was reached in %s", s.cfg.Name, id, pos.Table.UUID),
 			Hint: "the table was dropped and made again; start this query over with checkpoint reset"}
+	}
+	if now := rebuilt(t); now != pos.Table.Rebuilt {
+		return &source.Violation{Partition: -1, Text: fmt.Sprintf("the rows of table %s were exchanged by %s since this query read them: what it made is of the old ones", s.cfg.Name, now),
+			Hint: "make it anew from the new rows: weir rebuild FILE QUERY"}
 	}
 	return nil
 }

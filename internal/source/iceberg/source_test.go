@@ -276,6 +276,27 @@ func TestErasedRowsMayBeMissingAndNoOthersAndMustNotComeBack(t *testing.T) {
 	}
 }
 
+func TestAPositionInRowsThatWereExchangedIsRefused(t *testing.T) {
+	b := bronzetest.New(t, 1)
+	s := open(t, b, Config{})
+	pos := initialOf(t, s)
+	b.Commit(bronzetest.Rows(0, 0, 20, day0)...)
+	p := planOf(t, s, pos, 0)
+	b.SetProperty(marker.RebuiltKey, marker.Rebuilt{ID: "rebuild-1", Since: map[string]int64{bronzetest.Query: 1}})
+	if vs, err := s.Verify(t.Context(), pos); err != nil || len(vs) != 1 || !strings.Contains(vs[0].Text, "exchanged by rebuild-1") || vs[0].Lost {
+		t.Fatalf("verify: %v %v", vs, err)
+	}
+	if _, _, err := readOf(t, s, p.Start, p.End); !failure.Is(err, failure.SourceChanged) {
+		t.Fatalf("read: %v", err)
+	}
+	if p = planOf(t, s, initialOf(t, s), 0); p.End.Table.Rebuilt != "rebuild-1" {
+		t.Fatalf("a new position is %+v", p.End.Table)
+	}
+	if n, _, err := readOf(t, s, p.Start, p.End); n != 20 || err != nil {
+		t.Fatalf("%d rows, %v", n, err)
+	}
+}
+
 func TestRowsThatSomebodyAddedTwiceAreRefused(t *testing.T) {
 	b := bronzetest.New(t, 1)
 	s := open(t, b, Config{})

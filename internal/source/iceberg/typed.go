@@ -123,20 +123,20 @@ func (s *Source) watermark(t *table.Table, at *batch.KafkaPosition) (*int64, err
 		lake.Walk(t, func(snap *table.Snapshot) bool {
 			name := lake.SummaryValue(snap, marker.KeyQueryName)
 			if _, have := found[name]; name == "" || have {
-				return true
+				return !exchanged(snap)
 			}
 			var v *batch.KafkaPosition
 			if v, err = s.seen.of(snap); err != nil {
 				return false
 			}
 			if v == nil || !covers(at, v) {
-				return true
+				return !exchanged(snap)
 			}
 			var m *marker.Marker
 			if m, err = markerOf(snap); m != nil {
 				found[name] = m.Watermark.Micros
 			}
-			return err == nil && len(found) < len(feeders)
+			return err == nil && len(found) < len(feeders) && !exchanged(snap)
 		})
 	}
 	if err != nil {
@@ -154,6 +154,10 @@ func (s *Source) watermark(t *table.Table, at *batch.KafkaPosition) (*int64, err
 	}
 	return &least, nil
 }
+
+// exchanged reports whether a snapshot has put the rows of a rebuild in the place
+// of those before: what older ones say is of other rows.
+func exchanged(snap *table.Snapshot) bool { return lake.SummaryValue(snap, marker.RebuiltKey) != "" }
 
 // markerOf is the stream marker that a snapshot carries, nil where it has none.
 func markerOf(snap *table.Snapshot) (*marker.Marker, error) {
@@ -218,7 +222,7 @@ func (s *Source) putOut(t *table.Table, start, end *batch.KafkaPosition) (int64,
 		if m, err = markerOf(snap); err != nil {
 			return false
 		}
-		if m == nil || m.Kind != marker.KindStream {
+		if m == nil || m.Kind != marker.KindStream || exchanged(snap) {
 			known = false
 			return false
 		}
