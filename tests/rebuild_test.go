@@ -109,6 +109,10 @@ func TestARebuildIsSwappedInWholeThroughKillsAndTheQueryGoesOnBehindIt(t *testin
 	}
 	l.rebuild("silver", "--abort")
 	l.silverRows(28)
+	l.edit("{name: kind, path: $.kind, type: string}", "{name: kind, path: $.kind, type: string}\n        - {name: more, path: $.more, type: string}")
+	if _, errs, code := weir(t, nil, "rebuild", l.file, "silver"); code != exitSchema || !strings.Contains(errs, "run it once with the new file") {
+		t.Fatalf("other columns than the table's: exit %d\n%s", code, tail(errs))
+	}
 	var dropped struct{ Dropped []struct{ Tags []string } }
 	mustJSON(t, &dropped, "rebuild", l.file, "silver", "--drop-old")
 	if len(dropped.Dropped) != 2 {

@@ -147,7 +147,7 @@ func Erase(ctx context.Context, p *pipeline.Pipeline, r EraseRequest, o Options)
 		return nil, err
 	}
 	defer a.Close()
-	store, err := a.openCheckpoint(ctx, pipeline.JoinLocation(p.CheckpointLocation, erasuresFolder))
+	store, err := a.openCheckpoint(ctx, a.aside(erasuresFolder))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/weirlake/weir/internal/checkpoint"
 	"github.com/weirlake/weir/internal/clock"
@@ -256,8 +260,15 @@ func (b *rebuilding) run(ctx context.Context, noSwap bool) error {
 }
 
 // rebuilds is the folder of all rebuilds; location that of one's checkpoint.
-func (a *App) rebuilds() string {
-	return pipeline.JoinLocation(a.P.CheckpointLocation, rebuildsFolder)
+func (a *App) rebuilds() string { return a.aside(rebuildsFolder) }
+
+// aside is a folder for what is under way beside the queries: below the checkpoint
+// location, or below the warehouse where every query has a location of its own.
+func (a *App) aside(folder string) string {
+	if a.P.CheckpointLocation == "" {
+		return pipeline.JoinLocation(a.P.Warehouse, folder)
+	}
+	return pipeline.JoinLocation(a.P.CheckpointLocation, folder)
 }
 
 func (b *rebuilding) location() string { return pipeline.JoinLocation(b.a.rebuilds(), b.q.Name) }
@@ -359,12 +370,20 @@ func (b *rebuilding) build(ctx context.Context) error {
 	if err := b.upToDate(ctx); err != nil {
 		return err
 	}
-	for _, name := range b.tables() {
-		if err := b.makeBeside(ctx, name); err != nil {
+	t, err := Transform(b.q)
+	if err != nil {
+		return err
+	}
+	shapes := []*arrow.Schema{t.Outputs()[operator.Main]}
+	if b.q.DeadLetter != nil {
+		shapes = append([]*arrow.Schema{t.Outputs()[operator.DeadLetter]}, shapes...)
+	}
+	for i, name := range b.tables() {
+		if err := b.makeBeside(ctx, name, shapes[i]); err != nil {
 			return err
 		}
 	}
-	q, err := b.query(ctx)
+	q, err := b.query(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -380,7 +399,7 @@ func (b *rebuilding) build(ctx context.Context) error {
 
 // makeBeside makes a table like a live one, whose files lie in the live one's
 // folder: they become its files.
-func (b *rebuilding) makeBeside(ctx context.Context, name string) error {
+func (b *rebuilding) makeBeside(ctx context.Context, name string, shape *arrow.Schema) error {
 	live, err := b.a.loadNamed(ctx, name)
 	if err != nil || live == nil {
 		return failure.Wrap(failure.Unreachable, errors.Join(err, lake.ErrNoTable), "read table %s", name)
@@ -388,6 +407,14 @@ func (b *rebuilding) makeBeside(ctx context.Context, name string) error {
 	ident, err := lake.ParseName(b.beside(name))
 	if err != nil {
 		return err
+	}
+	columns, err := icebergSchema(shape)
+	if err != nil {
+		return err
+	}
+	if err := lake.CheckSchema(live.Identifier(), live.Schema(), columns); err != nil {
+		return failure.Wrap(failure.SchemaConflict, err, "query %s has other columns than its table", b.q.Name).
+			WithHint("run it once with the new file (weir run FILE --once --query %s), which changes the table's columns; then rebuild", b.q.Name)
 	}
 	props := map[string]string{}
 	for k, v := range live.Properties() {
@@ -400,23 +427,25 @@ func (b *rebuilding) makeBeside(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	want, _ := json.Marshal(live.Schema().Fields())
-	have, _ := json.Marshal(made.Schema().Fields())
-	spec := live.Spec()
-	if string(want) != string(have) || !spec.Equals(made.Spec()) {
+	if !alike(live, made) {
 		return failure.New(failure.SchemaConflict, "table %s: its columns or its partitioning were changed since it was made, so that a new table numbers them in another way", name).
 			WithHint("give the query another name and table, which starts over")
 	}
 	return nil
 }
 
+// alike reports whether files of one table can be files of the other: by field ids
+// and partitioning.
+func alike(a, b *table.Table) bool {
+	af, aerr := json.Marshal(a.Schema().Fields())
+	bf, berr := json.Marshal(b.Schema().Fields())
+	spec := a.Spec()
+	return aerr == nil && berr == nil && bytes.Equal(af, bf) && spec.Equals(b.Spec())
+}
+
 // query is the query as it runs into the tables beside.
-func (b *rebuilding) query(ctx context.Context) (*engine.Query, error) {
+func (b *rebuilding) query(ctx context.Context, t operator.Transform) (*engine.Query, error) {
 	a, q := b.a, b.q
-	t, err := Transform(q)
-	if err != nil {
-		return nil, err
-	}
 	src, opts, err := a.buildSource(q)
 	if err != nil {
 		return nil, err
@@ -693,9 +722,6 @@ func (b *rebuilding) dropBeside(ctx context.Context, name string) error {
 // unfinished are the queries whose tables are being exchanged.
 func (a *App) unfinished(ctx context.Context, suffix string) (map[string]bool, error) {
 	out := map[string]bool{}
-	if a.P.CheckpointLocation == "" {
-		return out, nil
-	}
 	location := a.rebuilds()
 	if !pipeline.Remote(location) {
 		if _, err := os.Stat(filepath.Clean(location)); err != nil {

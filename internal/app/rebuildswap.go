@@ -99,6 +99,9 @@ func (b *rebuilding) trySwap(ctx context.Context, name string, live, beside *tab
 	if marker.ErasuresOf(live.Properties()) != swap.Erasures[name] {
 		return nil, errOutdated
 	}
+	if !alike(live, beside) {
+		return nil, failure.New(failure.SchemaConflict, "the columns of %s were changed since the rebuild began", name).WithHint("weir rebuild --abort, then begin again")
+	}
 	m, since, err := b.swapMarker(live, beside, name, swap)
 	if err != nil {
 		return nil, err
