@@ -155,6 +155,7 @@ func (q *Query) stateFates(m *marker.Marker, d checkpoint.Decision) []StateFate 
 		tip, there := tips[op.Name()]
 		fate := StateFate{Operator: op.Name(), Fate: StateKept}
 		rebuild := func(why string) { fate.Fate, fate.From, fate.Why = StateRebuilt, q.rebuiltFrom(), why }
+		other := m.Transform != "" && m.Transform != q.Transform.Fingerprint()
 		switch now := q.definitionOf(op.Name()); {
 		case q.Options.NewState && m.BatchID >= 0:
 			fate.Fate, fate.Why = StateBegins, "--new-state"
@@ -164,11 +165,13 @@ func (q *Query) stateFates(m *marker.Marker, d checkpoint.Decision) []StateFate 
 			rebuild(d.RebuildWhy)
 		case !there:
 			rebuild("there is no state of it yet")
+		case other && op.Name() == operator.DeletesName:
+			rebuild("the transform has changed") // its definition does not name the order
 		case tip.Definition != "" && tip.Definition == now:
 			// Other columns, another filter: what it remembers is the same.
 		case tip.Definition != "":
 			rebuild("its definition has changed")
-		case !grouped && m.Transform != "" && m.Transform != q.Transform.Fingerprint():
+		case !grouped && other:
 			rebuild("the transform has changed")
 		}
 		out = append(out, fate)

@@ -181,8 +181,11 @@ func (d *deletes) Finish(emit Emit) (Result, error) {
 	return r, err
 }
 
+// DeletesName is the name of the memory of deleted keys.
+const DeletesName = "deletes"
+
 // Name implements Stateful.
-func (d *deletes) Name() string { return "deletes" }
+func (d *deletes) Name() string { return DeletesName }
 
 // Keys implements Stateful.
 func (d *deletes) Keys() int64 { return int64(len(d.all) + len(d.fresh)) }
