@@ -121,9 +121,8 @@ func (v *vendedTable) offer(props map[string]string) {
 	k := keysOf(props)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if k.Credentials != v.keys.Credentials {
-		v.keys, v.unused = k, true
-	}
+	v.unused = v.unused || k.Credentials != v.keys.Credentials
+	v.keys = k // the same ones may live longer now
 }
 
 // take gives the keys that a load has brought since the last call, if they have

@@ -82,6 +82,17 @@ func TestVendedKeysOfALaterLoadAreTakenWithoutAsking(t *testing.T) {
 	}
 }
 
+func TestVendedKeysThatTheCatalogExtendsLiveLonger(t *testing.T) {
+	v, table := newVending(time.Hour)
+	first, _ := table.Retrieve(t.Context())
+	v.clock.now = first.Expires
+	v.asked = -1 // it gives the same pair again
+	got, err := table.Retrieve(t.Context())
+	if err != nil || got.AccessKeyID != "key-0" || got.Expires.Sub(v.clock.now) != time.Hour-renewEarly {
+		t.Errorf("%s for %s, %v", got.AccessKeyID, got.Expires.Sub(v.clock.now), err)
+	}
+}
+
 func TestVendedKeysOfAnotherClockAreNotAskedForAllTheTime(t *testing.T) {
 	v, table := newVending(-time.Minute)
 	got, err := table.Retrieve(t.Context())
