@@ -186,7 +186,7 @@ func (l *lab) leaksOfProof(planted secrets) {
 		output, want string // a piece of a real answer
 		more         []string
 	}{
-		{"json", `"outcome": "proved"`, nil},
+		{"json", `"outcome":"proved"`, nil},
 		{"junit", "<testcase", []string{"--resume"}},
 		{"text", "pipeline-silver", []string{"--resume"}},
 	} {

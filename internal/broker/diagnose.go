@@ -70,13 +70,13 @@ func Explain(ctx context.Context, c Config, err error) error {
 		return found
 	}
 	if Misconfigured(err) {
-		return refused(err, c)
+		return Refused(err, c)
 	}
 	return err
 }
 
-// refused is a broker's own refusal, with the way out.
-func refused(err error, c Config) *failure.Error {
+// Refused is a broker's own refusal, with the way out.
+func Refused(err error, c Config) *failure.Error {
 	out := failure.Wrap(failure.Config, err, "Kafka at %s refuses the connection as it is configured", strings.Join(c.servers(), ","))
 	switch {
 	case errors.Is(err, kerr.SaslAuthenticationFailed):

@@ -142,7 +142,7 @@ func postgresComesUp(t *testing.T, pg *catalogtest.Server) {
 	db := pg.NewDatabase()
 	pg.Kill9()
 	said := make(chan string, 10)
-	cfg := lake.Config{URI: pg.URI(pg.Addr(), db), Warehouse: t.TempDir(), OnWait: func(s string) { said <- s; go pg.Restart() }}
+	cfg := lake.Config{URI: pg.URI(pg.Addr(), db), Warehouse: t.TempDir(), OpenDeadline: 5 * time.Minute, OnWait: func(s string) { said <- s; go pg.Restart() }}
 	open(t, cfg)
 	close(said)
 	var all []string

@@ -85,7 +85,7 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 		case errors.As(err, &classified):
 			return err
 		case broker.Misconfigured(err):
-			return failure.Wrap(failure.Config, err, "%s: the broker refuses the connection as it is configured", what)
+			return fmt.Errorf("%s: %w", what, broker.Refused(err, s.cfg.Client))
 		case !s.clk.Now().Before(deadline):
 			return s.unreachable(err, what)
 		}
