@@ -145,7 +145,22 @@ race: ## The fast tests under the race detector
 
 .PHONY: prove
 prove: build tools ## Kill it at every step and count (resumable)
-	$(BIN) prove --resume
+	$(BIN) prove all --resume
+
+.PHONY: prove-real
+prove-real: build tools tools-s3 ## The whole matrix on real parts: one shared Apache Kafka, S3, Postgres, a REST catalog, Cassandra (resumable)
+	-scripts/postgres.sh install
+	-scripts/iceberg-rest.sh fetch
+	-scripts/cassandra.sh fetch
+	$(BIN) prove all --resume --kafka-script scripts/kafka.sh --report proof.html
+
+.PHONY: prove-upgrade
+prove-upgrade: tools ## The fast groups against the newest versions of libraries and broker, in a copy
+	scripts/prove-upgrade.sh
+
+.PHONY: hurt
+hurt: build ## Weir and Spark killed and robbed of their progress; weir audit counts both (fetches 1 GB)
+	scripts/peers/hurt.sh
 
 .PHONY: bench
 bench: build ## First figures of every stage

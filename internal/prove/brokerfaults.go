@@ -96,7 +96,7 @@ func outage(fault, delivery string) Scenario {
 	claim := fmt.Sprintf("A broker that is %s while events flow from the stream to silver (delivery %s): no process ends, and every layer is exact.", how, delivery)
 	const strike = "the broker fails, and comes back"
 	return Scenario{
-		Name: "broker-" + fault + "-" + delivery, Group: groupBroker,
+		Name: "broker-" + fault + "-" + delivery, Group: groupBroker, Unaimed: true,
 		Place: &Place{Matrix: "Failures of the broker", Row: fault, Column: delivery},
 		Claim: claim,
 		Steps: []Step{
@@ -162,7 +162,7 @@ func outagePrepare(ctx context.Context, e *Env, delivery string) error {
 	if err := e.serve(ctx, st.stream); err != nil {
 		return err
 	}
-	st.setup = setup{Name: "outage", Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("events"), DLQ: e.topic("events.dlq"),
+	st.setup = setup{Name: e.topic("outage"), Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("events"), DLQ: e.topic("events.dlq"),
 		Delivery: delivery, Ingest: st.stream.server.URL}
 	if err := st.setup.write(); err != nil {
 		return err

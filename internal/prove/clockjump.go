@@ -49,7 +49,7 @@ func clockJumps() []Scenario {
 				func(ctx context.Context, e *Env) error { return clockJump(ctx, e, by) }})
 		}
 		out = append(out, Scenario{
-			Name: c.name, Group: groupLimits,
+			Name: c.name, Group: groupLimits, Unaimed: true,
 			Claim: fmt.Sprintf("A pipeline whose clock %s while it runs, killed under the wrong clock and started again under the true one, is exact.", c.how),
 			Steps: append(steps,
 				Step{"publish, and SIGKILL in mid-work", clockKill},

@@ -116,7 +116,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	return page.Execute(w, map[string]any{
 		"Date": r.About.Started.Format("2006-01-02 15:04 UTC"), "Verdict": r.verdict(), "Outcome": r.Outcome(),
-		"Counts": r.counts(), "Total": len(r.Scenarios), "Kills": r.Kills, "Recovery": r.Recovery, "Recoveries": recoveries,
+		"Counts": r.counts(), "Total": len(r.Scenarios), "Kills": r.Kills, "KillsLanded": r.KillsLanded, "Recovery": r.Recovery, "Recoveries": recoveries,
 		"Minutes": duration(r.elapsed()), "Matrices": r.matrices(), "Alone": slices.Concat(failing, alone), "Alike": alike,
 		"About": r.aboutRows(), "Remarks": r.remarks(),
 	})

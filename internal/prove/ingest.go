@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/weirlake/weir/internal/audit"
+	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/replay"
@@ -131,7 +135,8 @@ func ingestPrepare(ctx context.Context, e *Env, delivery, point string) error {
 			st.dead[string(ev.payload)] = ""
 		}
 	}
-	st.setup = setup{Name: "ingest", Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("events"), DLQ: e.topic("events.dlq"), Delivery: delivery}
+	// The pipeline's name is in the transactional id: one of the scenario's own.
+	st.setup = setup{Name: e.topic("ingest"), Dir: e.dir, Brokers: e.broker.bootstrap, Topic: e.topic("events"), DLQ: e.topic("events.dlq"), Delivery: delivery}
 	if err := e.createTopic(ctx, "events", ingestPartitions); err != nil {
 		return err
 	}
@@ -214,7 +219,44 @@ func ingestRest(ctx context.Context, e *Env) error {
 
 func ingestCount(ctx context.Context, e *Env) error { return e.state.(*ingestState).count(ctx, e) }
 
+// visibleMax bounds the wait for transactions that have ended to be seen.
+const visibleMax = time.Minute
+
+// visible waits until nothing of a topic stands behind an open transaction. A
+// broker answers a commit when it is decided; the markers by which a
+// read_committed reader sees the records follow, later where it is busy.
+func (e *Env) visible(ctx context.Context, topic string) error {
+	admin := kadm.NewClient(e.client)
+	deadline := e.o.Clock.Now().Add(visibleMax)
+	for {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err != nil {
+			return failure.Wrap(failure.Unreachable, err, "the end of %s", topic)
+		}
+		stable, err := admin.ListCommittedOffsets(ctx, topic)
+		if err != nil {
+			return failure.Wrap(failure.Unreachable, err, "the last stable offset of %s", topic)
+		}
+		open := false
+		ends.Each(func(o kadm.ListedOffset) {
+			at, ok := stable.Lookup(o.Topic, o.Partition)
+			open = open || !ok || at.Offset < o.Offset
+		})
+		if !open || e.o.Clock.Now().After(deadline) {
+			return nil
+		}
+		if err := e.o.Clock.Sleep(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
 func (st *ingestState) count(ctx context.Context, e *Env) error {
+	for _, topic := range []string{st.setup.Topic, st.setup.DLQ} {
+		if err := e.visible(ctx, topic); err != nil {
+			return err
+		}
+	}
 	for _, t := range []struct {
 		key, topic string
 		want       map[string]string

@@ -212,7 +212,7 @@ func runScenario(ctx context.Context, o Options, b *broker, s *Scenario, repeat 
 		res.Folder = e.dir
 	}
 	res.Observed, res.Remarks, res.Servers = e.observed, e.remarks, e.servers
-	res.Kills, res.RecoverySeconds, res.Timeline = e.kills, e.recovery, e.timeline
+	res.Kills, res.KillsLanded, res.RecoverySeconds, res.Timeline = e.kills, s.landed(e), e.recovery, e.timeline
 	res.ElapsedSeconds = o.Clock.Now().Sub(began).Seconds()
 	say("%s", outcomeLine(res))
 	return res

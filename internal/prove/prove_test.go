@@ -228,7 +228,7 @@ func reportForForm() *Report {
 	return &Report{Scenarios: []*Result{{
 		Name: "reference", Group: "reference", Claim: "It <holds> & stays.", Outcome: Violated, Reason: "bronze_rows is 3, must be 2",
 		Observed: map[string]any{"bronze_rows": int64(3), "bronze_rows_at_crash": int64(1)}, Expected: map[string]any{"bronze_rows": int64(2)},
-		Checks: []Check{{"bronze_rows", "bronze rows", int64(2)}}, Remarks: []string{"it ends here"}, Kills: 1, RecoverySeconds: []float64{0.5},
+		Checks: []Check{{"bronze_rows", "bronze rows", int64(2)}}, Remarks: []string{"it ends here"}, Kills: 1, KillsLanded: 1, RecoverySeconds: []float64{0.5},
 		Timeline: []Event{{Seconds: 1, Kind: "commit", Lane: "bronze.<t>", Rows: 5}, {Seconds: 2, Kind: "kill", Lane: "process"}},
 	}}}
 }
@@ -250,7 +250,7 @@ func TestTheTextReportShowsFiguresLimitsAndRecovery(t *testing.T) {
 	r.sum()
 	var b bytes.Buffer
 	r.WriteText(&b)
-	for _, want := range []string{"reference: VIOLATED", "✗ bronze rows", "1 violated · 1 kill with SIGKILL · recovery p50 0.50 s", "it ends here", "bronze rows at crash 1"} {
+	for _, want := range []string{"reference: VIOLATED", "✗ bronze rows", "1 violated · 1 kill with SIGKILL, 1 of them at a step or over a batch under way · recovery p50 0.50 s", "it ends here", "bronze rows at crash 1"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, b.String())
 		}

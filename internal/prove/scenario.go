@@ -31,6 +31,10 @@ type Scenario struct {
 	// RealKafka asks for a real Apache Kafka where one can be started, although
 	// the others run on the embedded broker.
 	RealKafka bool
+	// Unaimed kills come at moments that no step of the protocol was reported for:
+	// they count as landed only where the scenario itself has seen a batch under way
+	// (landedKey).
+	Unaimed bool
 	// Alone keeps other scenarios from running at the same time: its load, or
 	// the moments at which it strikes, would not be what they are.
 	Alone bool
@@ -75,6 +79,19 @@ func (v *violation) Error() string { return v.reason }
 
 func violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
 
+// landedKey is observed by scenarios that look themselves whether a kill met a
+// batch under way.
+const landedKey = "kills_that_met_a_batch_under_way"
+
+// landed is how many of a scenario's kills count as landed.
+func (s *Scenario) landed(e *Env) int {
+	if !s.Unaimed {
+		return e.kills
+	}
+	n, _ := e.observed[landedKey].(int64)
+	return int(n)
+}
+
 // Result is what became of one scenario. Its JSON is part of the public contract.
 type Result struct {
 	Name     string         `json:"name"`
@@ -87,6 +104,9 @@ type Result struct {
 	Expected map[string]any `json:"expected"`
 	Checks   []Check        `json:"checks,omitempty"`
 	Kills    int            `json:"kills"`
+	// KillsLanded are those that met a named step, or a batch that was planned and
+	// not committed.
+	KillsLanded int `json:"kills_landed"`
 	// RecoverySeconds is, per kill, from the SIGKILL to the first new commit
 	// with rows that an independent reader could see.
 	RecoverySeconds []float64 `json:"recovery_seconds"`
@@ -118,10 +138,11 @@ type Event struct {
 // Report is what a run of scenarios came to.
 type Report struct {
 	Scenarios []*Result `json:"scenarios"`
-	// Kills and Recovery are over all scenarios.
-	Kills    int      `json:"kills"`
-	Recovery Recovery `json:"recovery"`
-	About    About    `json:"about"`
+	// Kills, KillsLanded and Recovery are over all scenarios.
+	Kills       int      `json:"kills"`
+	KillsLanded int      `json:"kills_landed"`
+	Recovery    Recovery `json:"recovery"`
+	About       About    `json:"about"`
 }
 
 // Recovery is how long it took, after a SIGKILL, until an independent reader
@@ -138,9 +159,10 @@ type Recovery struct {
 // sum fills in what is over all scenarios.
 func (r *Report) sum() {
 	var all []float64
-	r.Kills = 0
+	r.Kills, r.KillsLanded = 0, 0
 	for _, s := range r.Scenarios {
 		r.Kills += s.Kills
+		r.KillsLanded += s.KillsLanded
 		all = append(all, s.RecoverySeconds...)
 	}
 	slices.Sort(all)

@@ -52,7 +52,7 @@ func (r *Report) writeSummary(w io.Writer) {
 			parts = append(parts, fmt.Sprintf("%d %s", n[outcome], outcome))
 		}
 	}
-	fmt.Fprintf(w, "\n%s · %s with SIGKILL", strings.Join(parts, ", "), plural(r.Kills, "kill"))
+	fmt.Fprintf(w, "\n%s · %s with SIGKILL, %d of them at a step or over a batch under way", strings.Join(parts, ", "), plural(r.Kills, "kill"), r.KillsLanded)
 	if rec := r.Recovery; rec.Count > 0 {
 		fmt.Fprintf(w, " · recovery p50 %s, p95 %s, max %s", seconds(rec.P50Seconds), seconds(rec.P95Seconds), seconds(rec.MaxSeconds))
 	}

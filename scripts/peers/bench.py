@@ -484,4 +484,5 @@ def main():
     return 1 if not any("failed" not in r for r in report) else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
