@@ -23,10 +23,28 @@ func (e *Env) hold(ctx context.Context, point string, n int, args ...string) (p 
 	return e.standsAt(ctx, "hold", point, n, args...)
 }
 
+// suspendTries bounds how often a process is suspended anew because it held the
+// catalog's lock.
+const suspendTries = 8
+
 // suspend is hold with a process that suspends itself (SIGSTOP) at the point: it
-// goes on there when it is sent SIGCONT.
+// goes on there when it is sent SIGCONT. All of it is suspended, so that another
+// part of it, which writes a row of its runs, may have the write lock of a
+// catalog on SQLite in its hands: nobody else could work until it is woken. Such
+// a process is killed, and another one suspended.
 func (e *Env) suspend(ctx context.Context, point string, n int, args ...string) (p *process, why string, err error) {
-	return e.standsAt(ctx, "stop", point, n, args...)
+	for range suspendTries {
+		p, why, err = e.standsAt(ctx, "stop", point, n, args...)
+		if err != nil || p == nil || e.catalogFile == "" {
+			return p, why, err
+		}
+		if unlock, err := e.lock(ctx); err == nil {
+			unlock()
+			return p, "", nil
+		}
+		p.abandon()
+	}
+	return nil, fmt.Sprintf("it held the catalog's lock each of %d times", suspendTries), nil
 }
 
 func (e *Env) standsAt(ctx context.Context, how, point string, n int, args ...string) (p *process, why string, err error) {

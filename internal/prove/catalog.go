@@ -221,27 +221,16 @@ func sqliteLocked(query string, held time.Duration) Scenario {
 	}})
 }
 
-// lockPatience is how long the lock is waited for once the process runs again.
-const lockPatience = 20 * time.Second
-
 // holdLock holds the write lock of the catalog's file: for the pipeline this is
 // another process, and it has to wait.
 func (st *catalogState) holdLock(ctx context.Context, e *Env, p *process, held time.Duration) error {
-	wake := func() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
-	unlock, err := e.lock(ctx, 0)
+	unlock, err := e.lock(ctx)
 	if err != nil {
-		// The suspended process holds it itself, for a row of its runs: its next
-		// commit meets the lock.
-		if err := wake(); err != nil {
-			return err
-		}
-		if unlock, err = e.lock(ctx, lockPatience); err != nil {
-			return err
-		}
+		return err
 	}
 	defer unlock()
 	e.mark("kill", "catalog", 0, "locked")
-	if err := wake(); err != nil {
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}
 	if err := e.o.Clock.Sleep(ctx, held); err != nil {
@@ -254,9 +243,9 @@ func (st *catalogState) holdLock(ctx context.Context, e *Env, p *process, held t
 	return nil
 }
 
-// lock takes the write lock of the catalog's file.
-func (e *Env) lock(ctx context.Context, patience time.Duration) (unlock func(), err error) {
-	db, err := sql.Open("sqlite", fmt.Sprintf("file:%s?_txlock=immediate&_pragma=busy_timeout(%d)", e.catalogFile, patience.Milliseconds()))
+// lock takes the write lock of the catalog's file, if nobody has it.
+func (e *Env) lock(ctx context.Context) (unlock func(), err error) {
+	db, err := sql.Open("sqlite", "file:"+e.catalogFile+"?_txlock=immediate")
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,11 @@ def run(command, env, d, log):
     return subprocess.Popen(command, env={**os.environ, **env}, stdout=log, stderr=log, cwd=d, start_new_session=True)
 
 
+def newest(table):
+    """The newest commit of rows, (0, 0) where there is none or its metadata is just being replaced."""
+    return (bench.commits(table) or [(0, 0)])[-1]
+
+
 def kill(p):
     try:
         os.killpg(p.pid, signal.SIGKILL)
@@ -75,7 +80,7 @@ def hurt(o, broker, rows, engine, scenario):
                 time.sleep(0.02)
         finally:
             kill(p)
-        result["rows_at_the_kill"] = bench.commits(table)[-1][1]
+        result["rows_at_the_kill"] = newest(table)[1]
         if result["rows_at_the_kill"] >= rows:
             return {**result, "outcome": "inconclusive: the backlog was done before the kill"}
         if scenario == "forgotten":
@@ -84,10 +89,10 @@ def hurt(o, broker, rows, engine, scenario):
         try:
             deadline, last, since = time.time() + o.timeout, None, time.time()
             while time.time() < deadline and p.poll() is None:
-                now = bench.commits(table)[-1]
-                if now != last:
+                now = newest(table)
+                if now[1] and now != last:
                     last, since = now, time.time()
-                if last[1] >= rows and time.time() - since > QUIET:
+                if last and last[1] >= rows and time.time() - since > QUIET:
                     break
                 time.sleep(0.5)
         finally:
