@@ -48,7 +48,7 @@ sessions: build tools ## Sessions and windows against DuckDB, the query of sessi
 	WEIR_SESSIONS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=3 -timeout 60m $(TESTFLAGS) ./tests -run 'SessionsAndWindows'
 
 .PHONY: test-full
-test-full: tools-s3 test sessions dbt catalogs clouds cloud-run stores registry secure delta-spark dashboards deploy-check orchestrators vulncheck prove ## All of test, the dashboards, then the whole proof, resumable
+test-full: tools-s3 test sessions dbt tutorial catalogs clouds cloud-run stores registry secure delta-spark dashboards deploy-check orchestrators vulncheck prove ## All of test, the dashboards, then the whole proof, resumable
 	@echo done
 
 # Packages that are tried on real catalogs: Postgres, Iceberg's REST server, and on
@@ -113,6 +113,10 @@ registry: build tools ## Values of a schema registry: written by Confluent's ser
 	@scripts/schema-registry.sh fetch
 	@scripts/venv.sh registry
 	WEIR_REGISTRY=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./tests -run SchemaRegistry
+
+.PHONY: tutorial
+tutorial: build ## Every command of docs/tutorial.md, in its order
+	WEIR_TUTORIAL=1 WEIR_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./tests -run TheTutorial
 
 .PHONY: dbt
 dbt: build ## The shipped models under real dbt-duckdb give the tables that weir gold gives

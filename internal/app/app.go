@@ -21,13 +21,17 @@ import (
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore/cloud"
 	"github.com/weirlake/weir/internal/objstore/s3"
+	"github.com/weirlake/weir/internal/openlineage"
 	"github.com/weirlake/weir/internal/pipeline"
+	"github.com/weirlake/weir/internal/tracing"
 )
 
 // Options are what a command adds to the pipeline file.
 type Options struct {
 	Logger *slog.Logger
 	Clock  clock.Clock
+	// Version is this program's, for traces and lineage.
+	Version string
 	// Executable runs the embedded broker; empty is this program.
 	Executable string
 	// TakeOver claims queries although another instance seems alive.
@@ -72,6 +76,9 @@ type App struct {
 
 	// planning: nothing is made, see Plan. noBroker: the embedded one is not there.
 	planning, noBroker bool
+	// tracer and lineageTo are nil where they are not asked for.
+	tracer    *tracing.Tracer
+	lineageTo *openlineage.Client
 }
 
 // Open starts what the pipeline needs and builds its queries. Nothing is
@@ -85,6 +92,9 @@ func Open(ctx context.Context, p *pipeline.Pipeline, o Options) (a *App, err err
 			_ = opened.Close()
 		}
 	}()
+	if err := a.openObservers(ctx); err != nil {
+		return nil, err
+	}
 	if err := a.openKafka(ctx); err != nil {
 		return nil, err
 	}

@@ -104,6 +104,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	if a.progress != nil {
 		out.Progress = a.progress
 	}
+	out.Observers = a.observers(q, transform)
 	signal := a.notifierOf(q.To.Table())
 	out.OnProgress = func(p engine.Progress) {
 		signal.signal()

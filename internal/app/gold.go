@@ -17,7 +17,9 @@ import (
 
 // GoldOptions are what a command adds to the file's gold.
 type GoldOptions struct {
-	Logger      *slog.Logger
+	Logger *slog.Logger
+	// Version is this program's, for lineage.
+	Version     string
 	FullRefresh bool
 	Test        bool
 	Pins        map[string]int64
@@ -59,7 +61,7 @@ func (a *App) goldOptions(o GoldOptions) gold.Options {
 }
 
 // withGold opens the catalog alone and calls do with the compiled models.
-func withGold(ctx context.Context, p *pipeline.Pipeline, o GoldOptions, do func(*gold.Graph, gold.Options) error) (err error) {
+func withGold(ctx context.Context, p *pipeline.Pipeline, o GoldOptions, do func(*App, *gold.Graph, gold.Options) error) (err error) {
 	if err := duck.Linked(); err != nil {
 		return err
 	}
@@ -72,7 +74,11 @@ func withGold(ctx context.Context, p *pipeline.Pipeline, o GoldOptions, do func(
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	return do(g, a.goldOptions(o))
+	a.opts.Version = o.Version
+	if err := a.openLineage(); err != nil {
+		return err
+	}
+	return do(a, g, a.goldOptions(o))
 }
 
 // openReader opens the catalog of a pipeline whose tables exist; no broker is
@@ -91,8 +97,9 @@ func openReader(ctx context.Context, p *pipeline.Pipeline, logger *slog.Logger) 
 
 // GoldRun builds and publishes the models.
 func GoldRun(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (res *gold.Result, err error) {
-	err = withGold(ctx, p, o, func(g *gold.Graph, opts gold.Options) (err error) {
+	err = withGold(ctx, p, o, func(a *App, g *gold.Graph, opts gold.Options) (err error) {
 		res, err = g.Run(ctx, opts)
+		a.goldRan(g, res)
 		return err
 	})
 	return res, err
@@ -100,7 +107,7 @@ func GoldRun(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (res *gol
 
 // GoldTest tests the published tables.
 func GoldTest(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (rep *gold.TestReport, err error) {
-	err = withGold(ctx, p, o, func(g *gold.Graph, opts gold.Options) (err error) {
+	err = withGold(ctx, p, o, func(_ *App, g *gold.Graph, opts gold.Options) (err error) {
 		rep, err = g.Test(ctx, opts)
 		return err
 	})
@@ -109,7 +116,7 @@ func GoldTest(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (rep *go
 
 // GoldList lists the models.
 func GoldList(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (out []gold.Listing, err error) {
-	err = withGold(ctx, p, o, func(g *gold.Graph, opts gold.Options) (err error) {
+	err = withGold(ctx, p, o, func(_ *App, g *gold.Graph, opts gold.Options) (err error) {
 		out, err = g.List(ctx, opts)
 		return err
 	})
@@ -118,7 +125,7 @@ func GoldList(ctx context.Context, p *pipeline.Pipeline, o GoldOptions) (out []g
 
 // GoldAttach writes the sources, pinned, into a DuckDB file.
 func GoldAttach(ctx context.Context, p *pipeline.Pipeline, o GoldOptions, path string) (in []gold.Input, err error) {
-	err = withGold(ctx, p, o, func(g *gold.Graph, opts gold.Options) (err error) {
+	err = withGold(ctx, p, o, func(_ *App, g *gold.Graph, opts gold.Options) (err error) {
 		in, err = g.Attach(ctx, opts, path)
 		return err
 	})

@@ -149,6 +149,7 @@ func (j *jobs) gold(ctx context.Context, def pipeline.Job) (string, error) {
 	if res == nil {
 		return "", err
 	}
+	j.a.goldRan(j.graph, res)
 	j.board.gold(res)
 	counts := map[string]int{}
 	for _, m := range res.Models {

@@ -63,7 +63,7 @@ func (a *App) ServeStatus(o StatusOptions) (url string, err error) {
 	}
 	w := &watch{a: a, deltas: map[string]*delta.Table{}}
 	w.board = status.NewBoard(status.Options{
-		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(), Jobs: a.jobsForPage(),
+		Pipeline: a.P.Name, Version: o.Version, Clock: a.opts.Clock, Queries: w.queryInfos(), Jobs: a.jobsForPage(), Lineage: a.lineageForPage(),
 		Facts: status.Facts{Broker: w.brokerFacts, Tables: w.tableFacts, DeadLetters: w.deadLetters, Proof: proofFacts(o.Proof, a.P)},
 	})
 	server, err := status.Serve(w.board, status.ServeOptions{

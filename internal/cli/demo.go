@@ -76,7 +76,7 @@ func (g *globals) demo(ctx context.Context, c app.DemoConfig, page pageFlags) er
 		return catalog, auditStores(p), err
 	}
 	view := newDemoView(g.stderr, c)
-	d, err := app.OpenDemo(ctx, c, app.Options{Logger: g.log, OnProgress: view.batch, OnAlert: view.alert})
+	d, err := app.OpenDemo(ctx, c, app.Options{Logger: g.log, Version: readBuildInfo().Version, OnProgress: view.batch, OnAlert: view.alert})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (f *goldFlags) add(cmd *cobra.Command) {
 }
 
 func (f *goldFlags) options(g *globals) (app.GoldOptions, error) {
-	o := app.GoldOptions{Logger: g.log, FullRefresh: f.full, Select: f.sel, Pins: map[string]int64{}}
+	o := app.GoldOptions{Logger: g.log, Version: readBuildInfo().Version, FullRefresh: f.full, Select: f.sel, Pins: map[string]int64{}}
 	for _, p := range f.pins {
 		name, id, ok := strings.Cut(p, "=")
 		n, err := strconv.ParseInt(id, 10, 64)

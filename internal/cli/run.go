@@ -42,7 +42,7 @@ ends with 143 (130 for an interrupt): start it again, as often as you like. With
 			sum := newOnceRun(clock.System{})
 			line := g.progressLine()
 			a, err := app.Open(cmd.Context(), p, app.Options{
-				Logger: g.log, TakeOver: takeOver, Queries: only, NewState: newState,
+				Logger: g.log, Version: readBuildInfo().Version, TakeOver: takeOver, Queries: only, NewState: newState,
 				OnProgress: func(p engine.Progress) { sum.batch(p); line(p) },
 				OnAlert:    func(query, text string) { fmt.Fprintf(g.stderr, "weir: ALERT %s: %s\n", query, text) },
 			})

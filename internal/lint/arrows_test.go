@@ -67,6 +67,9 @@ var allowed = map[string][]string{
 	"sink/sinktest":  {"sink", "batch", "marker", "failure", "clock"},
 	// The one package that sees source, sink and checkpoint together.
 	"engine": {"source", "sink", "column", "checkpoint", "operator", "state", "marker", "batch", "objstore", "clock", "failure", "fault"},
+	// Who is told of batches, in the process's own time.
+	"tracing":     {"engine", "operator", "failure", "clock"},
+	"openlineage": {"engine", "batch", "failure", "clock"},
 	// Edges of the program.
 	"pipeline": {"failure", "clock"},
 	"bench":    {"*"},

@@ -6,10 +6,11 @@ func init() { maps.Copy(descriptions, jobDescriptions) }
 
 // jobDescriptions are the descriptions of gold, checks, jobs and alerts.
 var jobDescriptions = map[string]string{
-	"Pipeline.gold":   "SQL models over the tables, run by DuckDB.",
-	"Pipeline.checks": "Assertions about tables, run by jobs and by `weir checks run`.",
-	"Pipeline.jobs":   "Work that `weir run` does beside the queries: gold, checks, commands.",
-	"Pipeline.alerts": "Who hears of checks and jobs that fail.",
+	"Pipeline.gold":    "SQL models over the tables, run by DuckDB.",
+	"Pipeline.checks":  "Assertions about tables, run by jobs and by `weir checks run`.",
+	"Pipeline.jobs":    "Work that `weir run` does beside the queries: gold, checks, commands.",
+	"Pipeline.alerts":  "Who hears of checks and jobs that fail.",
+	"Pipeline.lineage": "An OpenLineage server that hears of every batch and every model of gold. Without this section, the variables `OPENLINEAGE_URL`, `…_ENDPOINT`, `…_NAMESPACE` and `…_API_KEY` name one; `OPENLINEAGE_DISABLED=true` switches both off.",
 
 	"Gold.project":     "Folder of the models, in the shape of a dbt project, or `builtin:wikimedia`.",
 	"Gold.schema":      "Namespace of the published tables.",
@@ -69,6 +70,12 @@ var jobDescriptions = map[string]string{
 	"Alerts.command":  "A command of the shell that gets the alert as JSON on standard input.",
 	"Alerts.severity": "`error`: failed jobs and checks of that severity; `warn`: warnings too.",
 	"Alerts.timeout":  "How long an alert may take; it is tried three times.",
+
+	"Lineage.url":       "The server's URL, such as `http://marquez:5000`.",
+	"Lineage.endpoint":  "The path below it that takes events.",
+	"Lineage.namespace": "Namespace of the jobs; a query is the job `<pipeline>.<query>`, a model `<pipeline>.<schema>.<model>`.",
+	"Lineage.apiKey":    "Sent as a bearer token. Never printed.",
+	"Lineage.timeout":   "How long a request may take; an event is tried three times.",
 
 	"Ops.runsTable":   "The table of runs of jobs. Default: `ops.runs` where there are jobs.",
 	"Ops.checksTable": "The table of results of checks. Default: `ops.checks` where there are checks.",

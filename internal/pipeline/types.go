@@ -24,6 +24,7 @@ type Pipeline struct {
 	Checks             []Check  `yaml:"checks"`
 	Jobs               []Job    `yaml:"jobs"`
 	Alerts             *Alerts  `yaml:"alerts"`
+	Lineage            *Lineage `yaml:"lineage"`
 	Ops                Ops      `yaml:"ops"`
 	Status             Status   `yaml:"status"`
 

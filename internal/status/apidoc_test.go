@@ -39,7 +39,7 @@ field that is marked *optional* is left out where it has no value.
 // apiTypes are the types of the answers, in the order of the page.
 var apiTypes = []any{
 	Model{}, Health{}, Reason{}, Ingest{}, IngestStats{}, IngestRates{}, Topic{}, Query{}, Totals{}, Rates{}, Freshness{}, Batch{}, Series{},
-	Table{}, Care{}, DeadLetter{}, SetAside{}, Jobs{}, Job{}, Mart{}, Check{}, Proof{}, ProofGroup{}, ProofCase{}, Alert{},
+	Table{}, Care{}, DeadLetter{}, SetAside{}, Jobs{}, Job{}, Mart{}, Check{}, Lineage{}, Proof{}, ProofGroup{}, ProofCase{}, Alert{},
 }
 
 func TestDocsOfTheJSONAreThoseOfTheTypes(t *testing.T) {

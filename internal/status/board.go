@@ -87,6 +87,8 @@ type Options struct {
 	Facts   Facts
 	// Jobs is what the jobs came to; nil where the pipeline has none.
 	Jobs func() *Jobs
+	// Lineage is what became of lineage events; nil where there are none.
+	Lineage func() *Lineage
 }
 
 // Board collects what happens in a pipeline. Its methods may be called from

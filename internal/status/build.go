@@ -89,6 +89,9 @@ func (b *Board) model(ctx context.Context, d depth) Model {
 	if b.o.Jobs != nil {
 		m.Jobs = b.o.Jobs()
 	}
+	if b.o.Lineage != nil {
+		m.Lineage = b.o.Lineage()
+	}
 	slices.Reverse(m.Alerts)
 	slices.SortStableFunc(m.SetAside, func(x, y SetAside) int { return y.At.Compare(x.At) })
 	var failing time.Duration

@@ -72,6 +72,7 @@ var metricHelp = []struct {
 	{"weir_alerts_total", "Alerts raised since the start of the process: adoptions, restarts, rebuilt state, losses.", []string{"query"}},
 	{"weir_query_retrying", "1 while the query waits for a store outside that does not answer, else 0.", []string{"query"}},
 	{"weir_warnings", "Things that are red without the stream being held up, by code: failed checks, jobs, models, table care, a proof that does not stand.", []string{"code"}},
+	{"weir_lineage_events_total", "OpenLineage events by what became of them: sent, or dropped because the server or the queue did not take them.", []string{"outcome"}},
 	{"weir_proof_scenarios", "Scenarios of the last report of weir prove, by outcome.", []string{"outcome"}},
 	{"weir_proof_timestamp_seconds", "Begin of the run that the last report of weir prove is of, in seconds since 1970.", nil},
 	{"weir_table_rows", "Rows of the table's head, deletes not taken off.", []string{"table"}},
@@ -207,6 +208,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge("weir_warnings", float64(codes[code]), code)
 	}
 	collectProof(model.Proof, gauge)
+	if l := model.Lineage; l != nil {
+		total("weir_lineage_events_total", l.Sent, "sent")
+		total("weir_lineage_events_total", l.Dropped, "dropped")
+	}
 	for _, t := range model.Topics {
 		gauge("weir_topic_records", float64(t.Records), t.Name)
 		gauge("weir_topic_partitions", float64(t.Partitions), t.Name)

@@ -39,6 +39,8 @@ type Model struct {
 	AlertsTotal int64   `json:"alerts_total"`
 	// Jobs is left out where the pipeline has none.
 	Jobs *Jobs `json:"jobs,omitempty"`
+	// Lineage is left out where no lineage server is named.
+	Lineage *Lineage `json:"lineage,omitempty"`
 	// Proof is the last report of weir prove that was found, if any.
 	Proof *Proof `json:"proof,omitempty"`
 	// Errors are what could not be looked up (a broker that does not answer).
@@ -278,6 +280,14 @@ type SetAside struct {
 	Watermark *time.Time `json:"watermark,omitempty"`
 	Snippet   string     `json:"snippet"`
 	At        time.Time  `json:"at"`
+}
+
+// Lineage is what became of the lineage events of this run.
+type Lineage struct {
+	Sent int64 `json:"sent"`
+	// Dropped are those that the server did not take, or that the queue had no
+	// room for.
+	Dropped int64 `json:"dropped"`
 }
 
 // Proof is a report of weir prove in short.

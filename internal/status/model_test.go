@@ -211,6 +211,7 @@ func TestMetricsParseBackAndSayWhatTheModelSays(t *testing.T) {
 	b.Alert("silver", "adopted")
 	b.broker.value = Broker{Topics: []Topic{{Name: "wiki.recentchange", Partitions: 4, Records: 9}}}
 	now := clk.Now()
+	b.o.Lineage = func() *Lineage { return &Lineage{Sent: 5, Dropped: 1} }
 	b.proof.value = &Proof{At: now, Scenarios: 3, Proved: 2, Violated: 1}
 	b.tables.value = []Table{{Name: "silver.edits", Rows: 40, DataFiles: 2, Snapshots: 3, MetadataBytes: 77, CommittedAt: &now,
 		Care: &Care{At: &now, Steps: 9, Failures: 1, SmallFiles: 31, SmallFilesMax: 7, Manifests: 5, ManifestBytes: 6, WaitingFiles: 2, CompactedFiles: 10, ExpiredSnapshots: 11, MergedManifests: 12, RemovedFiles: 13}}, {Name: "gone", Missing: true}}
@@ -240,7 +241,7 @@ func TestMetricsParseBackAndSayWhatTheModelSays(t *testing.T) {
 		"weir_ingest_violations_total invalid_json": 6, "weir_ingest_lag_seconds recentchange": 1.5, "weir_build_info 1.2.3": 1,
 		"weir_table_small_files silver.edits": 31, "weir_table_small_files_per_partition_max silver.edits": 7,
 		"weir_table_care_steps_total silver.edits": 9, "weir_table_care_failures_total silver.edits": 1, "weir_table_care_removed_files_total silver.edits": 13,
-		"weir_proof_scenarios violated": 1, "weir_warnings proof-violated": 1, "weir_warnings care-failed": 0,
+		"weir_lineage_events_total dropped": 1, "weir_proof_scenarios violated": 1, "weir_warnings proof-violated": 1, "weir_warnings care-failed": 0,
 		"weir_table_metadata_bytes silver.edits": 77, "weir_query_watermark_seconds silver": float64(clk.Now().Add(-10 * time.Minute).Unix()),
 	} {
 		metric, label, _ := strings.Cut(name, " ")
