@@ -163,7 +163,9 @@ func (r *Report) WriteText(w io.Writer) {
 		truth := fmt.Sprintf("%s in Kafka", group(t.KafkaRecords))
 		distinct := group(t.DistinctOffsets) + " offsets"
 		if t.Silver != nil {
-			distinct = group(t.Silver.DistinctEventIDs) + " ids"
+			if t.Silver.DistinctEventIDs > 0 {
+				distinct = group(t.Silver.DistinctEventIDs) + " ids"
+			}
 			truth = "of " + t.Silver.Upstream
 			if b := t.Silver.Balance; b != nil {
 				truth = fmt.Sprintf("%s put out", group(b.Output))

@@ -65,6 +65,9 @@ type TableConfig struct {
 	DeadLetterTable string
 	// DeadLetterDelta is the folder of a dead-letter table that is a Delta table.
 	DeadLetterDelta string
+	// NoEventID is set for a parsed table whose rows have no column that must be
+	// there once: its ids are not judged.
+	NoEventID bool
 	// StartsLater is set where the query did not begin at the earliest offset,
 	// so that rows of the upstream below its start are rightly absent.
 	StartsLater bool
@@ -93,7 +96,9 @@ func (c TableConfig) columns() Columns {
 	out.Topic = cmp.Or(out.Topic, def.Topic)
 	out.Partition = cmp.Or(out.Partition, def.Partition)
 	out.Offset = cmp.Or(out.Offset, def.Offset)
-	out.EventID = cmp.Or(out.EventID, def.EventID)
+	if !c.NoEventID {
+		out.EventID = cmp.Or(out.EventID, def.EventID)
+	}
 	return out
 }
 

@@ -262,7 +262,7 @@ func (r *run) readOffsets(ctx context.Context, m *metadata, c Columns, topic str
 	}
 	want, err := wantedColumns(m, names, map[string]bool{c.Topic: true})
 	if err != nil {
-		return held, failure.Wrap(failure.Config, err, "table %s", rep.Table).WithHint("name the columns that hold topic, partition and offset")
+		return held, failure.Wrap(failure.Config, err, "table %s", rep.Table).WithHint("name the columns that hold topic, partition and offset; in a pipeline file they are columns with source: partition and source: offset")
 	}
 	if _, ok := m.field(c.Topic); !ok {
 		want[2] = wanted{} // one topic only: nothing to tell apart

@@ -198,8 +198,16 @@ func auditConfig(p *pipeline.Pipeline, kafka broker.Config) (audit.Config, error
 		switch {
 		case q.From.Table != nil:
 			t.Upstream = q.From.Table.Name
-			if q.Typed() {
+			switch {
+			case q.Typed():
 				t.Groups, t.Columns = app.AuditGroups(q)
+			case q.Parse != nil:
+				t.Columns = placeColumns(q.Parse)
+				if ids := q.DropDuplicatesWithinWatermark; len(ids) == 1 {
+					t.Columns.EventID = ids[0]
+				} else {
+					t.NoEventID = true
+				}
 			}
 			t.StartsLater = q.From.Table.StartingOffsets.Mode == pipeline.Latest
 		default:
