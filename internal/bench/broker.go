@@ -17,6 +17,7 @@ import (
 	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // Kinds of brokers in results.
@@ -83,12 +84,10 @@ func (b *bench) scriptBroker(ctx context.Context) (*kafka, error) {
 	dir := filepath.Join(b.dir, "kafka")
 	port := b.o.Port
 	if port == 0 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, failure.Wrap(failure.Runtime, err, "find a free port")
+		var err error
+		if port, err = freeport.Find(2); err != nil { // the second is the controller's
+			return nil, err
 		}
-		port = ln.Addr().(*net.TCPAddr).Port
-		_ = ln.Close()
 	}
 	run := func(ctx context.Context, args ...string) (string, error) {
 		out, err := os.CreateTemp(b.dir, "kafka-*.log")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 const (
@@ -41,30 +42,14 @@ func Start(t testing.TB) *Node {
 	if _, err := exec.LookPath("java"); err != nil {
 		t.Skip("needs a real Cassandra, and java is missing")
 	}
-	n := &Node{t: t, dir: t.TempDir(), port: freePorts(t)}
+	port, err := freeport.Find(2) // the second is the node's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{t: t, dir: t.TempDir(), port: port}
 	t.Cleanup(func() { _, _ = n.script("kill") })
 	n.must("start")
 	return n
-}
-
-// freePorts gives a free port with a free one after it.
-func freePorts(t testing.TB) int {
-	t.Helper()
-	for range 100 {
-		a, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := a.Addr().(*net.TCPAddr).Port
-		b, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+1))
-		_ = a.Close()
-		if err == nil {
-			_ = b.Close()
-			return port
-		}
-	}
-	t.Fatal("no two free ports")
-	return 0
 }
 
 func (n *Node) script(verb string) ([]byte, error) {

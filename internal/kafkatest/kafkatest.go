@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // EnvPort names the first of the ports to use (broker, controller, and the four
@@ -190,26 +191,9 @@ func freePorts(t testing.TB, n int) int {
 		}
 		return p
 	}
-	for range portTries {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatalf("find a free port: %v", err)
-		}
-		p := ln.Addr().(*net.TCPAddr).Port
-		taken := []net.Listener{ln}
-		for i := 1; i < n && err == nil; i++ {
-			var next net.Listener
-			if next, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+i)); err == nil {
-				taken = append(taken, next)
-			}
-		}
-		for _, ln := range taken {
-			_ = ln.Close()
-		}
-		if err == nil {
-			return p
-		}
+	port, err := freeport.Find(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("found no %d neighbouring free ports", n)
-	return 0
+	return port
 }

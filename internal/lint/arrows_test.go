@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 	"delta":             {"lake", "objstore", "upsert", "lake/datafile", "failure", "clock", "batch", "marker", "fault"},
 	"sink/delta":        {"sink", "delta", "column", "upsert", "objstore", "lake/datafile", "batch", "marker", "failure", "fault", "clock"},
 	"lake/datafile":     {"failure", "clock", "batch"},
-	"lake/catalogtest":  {"lake", "failure", "clock", "conformance"},
+	"lake/catalogtest":  {"freeport", "lake", "failure", "clock", "conformance"},
 	"lake/scan":         {"lake", "lake/datafile", "batch", "failure", "marker", "clock"},
 	"maintain":          {"lake", "lake/datafile", "failure", "fault", "clock"},
 	"broker":            {"failure", "clock"},
@@ -82,8 +82,9 @@ var allowed = map[string][]string{
 	// the sinks, the checkpoint or the shared table code.
 	// On Google Cloud Storage and Azure it takes the client that carries the bytes
 	// for the SDK that is not there.
-	"audit": {"failure", "clock", "objstore/cloud"},
-	"prove": {"audit", "failure", "fault", "clock", "replay", "pipeline"},
+	"audit":    {"failure", "clock", "objstore/cloud"},
+	"freeport": {"failure"},
+	"prove":    {"freeport", "audit", "failure", "fault", "clock", "replay", "pipeline"},
 	// Composition: builds queries from a pipeline file, and the commands.
 	"app": {"*"},
 	"cli": {"*"},
@@ -98,11 +99,12 @@ var allowed = map[string][]string{
 	"schedule": {"failure", "fault", "clock", "lake", "opstable"},
 	"check":    {"failure", "clock", "lake", "lake/scan", "opstable", "batch", "marker", "duck", "gold", "pipeline"},
 	// Helpers of tests.
-	"conformance":   {},
-	"kafkatest":     {"failure", "clock"},
-	"cassandratest": {},
-	"s3test":        {"clock"},
-	"lint":          {},
+	"conformance":              {},
+	"kafkatest":                {"failure", "clock", "freeport"},
+	"cassandratest":            {"freeport"},
+	"s3test":                   {"clock", "freeport"},
+	"objstore/cloud/cloudtest": {"clock", "freeport"},
+	"lint":                     {},
 	// What a release is made of; its test is the licence check.
 	"release": {},
 	// The engine in a simulated world, and the protocol with one rule broken:

@@ -13,13 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // Kinds of brokers.
@@ -222,7 +222,7 @@ func scriptBroker(ctx context.Context, o Options) (*broker, error) {
 	for try := 1; ; try++ {
 		if o.Port == 0 {
 			var err error
-			if port, err = freePorts(); err != nil {
+			if port, err = freeport.Find(serverPorts); err != nil {
 				return nil, err
 			}
 		}
@@ -262,33 +262,8 @@ func runScript(ctx context.Context, dir, script string, args ...string) (string,
 }
 
 const (
-	// Ports of a broker that is started lie below those that the kernel gives to
-	// clients, which come and go.
-	portFrom, portTo = 20_000, 32_000
-	portTries        = 5
+	// portTries are for a port that somebody takes before the server does.
+	portTries = 5
+	// serverPorts is how many ports side by side a server may take.
+	serverPorts = 2
 )
-
-// portsAsked counts the questions for ports: scenarios that run side by side
-// are never given the same.
-var portsAsked atomic.Int64
-
-// freePorts gives a port that is free together with the next one, which is the
-// controller's.
-func freePorts() (int, error) {
-	for range 100 {
-		// Apart from other processes that look at the same time.
-		port := portFrom + 2*(os.Getpid()+int(portsAsked.Add(1)))%(portTo-portFrom)
-		if free(port) && free(port+1) {
-			return port, nil
-		}
-	}
-	return 0, failure.New(failure.Config, "no two free ports between %d and %d", portFrom, portTo)
-}
-
-func free(port int) bool {
-	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return false
-	}
-	return ln.Close() == nil
-}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // serverStartMax bounds the start of a server; its script may have to fetch it.
@@ -72,7 +73,7 @@ func (s *server) start(ctx context.Context) (err error) {
 		return err
 	}
 	for try := 1; ; try++ {
-		port, err := freePorts()
+		port, err := freeport.Find(serverPorts)
 		if err != nil {
 			return err
 		}

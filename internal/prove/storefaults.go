@@ -13,6 +13,7 @@ import (
 	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 const (
@@ -200,7 +201,7 @@ func storePrepare(ctx context.Context, e *Env, disturb func() *disturbance) erro
 func (st *storeState) start(ctx context.Context, e *Env) (port int, err error) {
 	var out string
 	for range portTries {
-		if port, err = freePorts(); err != nil {
+		if port, err = freeport.Find(serverPorts); err != nil {
 			return 0, err
 		}
 		out, err = st.run(ctx, e, "start", st.dir, strconv.Itoa(port))

@@ -10,7 +10,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // Account and AccountKey are those that Azurite publishes for everybody.
@@ -61,12 +61,11 @@ func start(t testing.TB, script string, azure bool) *Server {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("needs an emulation of a cloud's store, and bash is missing")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Find(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, name: script, dir: t.TempDir(), port: l.Addr().(*net.TCPAddr).Port, azure: azure}
-	_ = l.Close()
+	s := &Server{t: t, name: script, dir: t.TempDir(), port: port, azure: azure}
 	if azure {
 		s.prefix = "/" + Account
 	}
