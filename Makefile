@@ -156,6 +156,7 @@ prove-real: build tools tools-s3 ## The whole matrix on real parts: one shared A
 	-scripts/postgres.sh install
 	-scripts/iceberg-rest.sh fetch
 	-scripts/cassandra.sh fetch
+	-scripts/spark.sh
 	$(BIN) prove all --resume --kafka-script scripts/kafka.sh --report proof.html
 
 .PHONY: prove-upgrade

@@ -83,6 +83,7 @@ Exit code 0 all proved, 4 a violation, 10 something inconclusive.`,
 	fl.Int64Var(&f.records, "records", prove.DefaultRecords, "copy so many of the newest `records` of each topic, with --pipeline")
 	fl.BoolVar(&o.Keep, "keep", false, "keep the folders of proved scenarios")
 	fl.StringVar(&o.Python, "python", os.Getenv("WEIR_PYTHON"), "let PyIceberg and DuckDB count too: `interpreter` (default: the checkout's)")
+	o.Spark = os.Getenv("WEIR_SPARK")
 	fl.StringVar(&o.Readers, "readers", "", "`folder` of the Python readers (default: the checkout's tests/readers)")
 	fl.BoolVar(&o.Direct, "direct", false, "publish to Kafka directly instead of through weir ingest")
 	fl.StringVar(&o.KillAt, "kill-at", "", "move the reference's kill: mid, before-first-commit, after-last")
@@ -164,6 +165,21 @@ func (g *globals) userPipeline(cmd *cobra.Command, f proveFlags) (*prove.User, f
 	return &prove.User{File: f.pipeline, Pipeline: p, Kafka: opts, Records: f.records}, stop, nil
 }
 
+// sparkIn is the Spark that scripts/spark.sh has made, in its own words; "" where
+// it has not. It is half a gigabyte, which nobody fetches unasked.
+func sparkIn(cache string) string {
+	python := existing(filepath.Join(cache, "venv-spark", "bin", "python"))
+	var jars []string
+	for _, name := range []string{"iceberg-spark-runtime-*", "sqlite-jdbc-*"} {
+		found, _ := filepath.Glob(filepath.Join(cache, name, "*.jar"))
+		if python == "" || len(found) == 0 {
+			return ""
+		}
+		jars = append(jars, found[len(found)-1])
+	}
+	return python + " " + strings.Join(jars, ",")
+}
+
 // useCheckout takes from a checkout of the project what a binary alone does not
 // have: readers of another make, and a script that starts a real Kafka.
 func useCheckout(o *prove.Options, f proveFlags) {
@@ -174,6 +190,9 @@ func useCheckout(o *prove.Options, f proveFlags) {
 		}
 		if o.Readers == "" {
 			o.Readers = existing(filepath.Join(root, "tests", "readers"))
+		}
+		if o.Spark == "" {
+			o.Spark = sparkIn(filepath.Join(root, ".cache"))
 		}
 		o.Scripts = existing(filepath.Join(root, "scripts"))
 		o.StoreScript = existing(filepath.Join(root, "scripts", "s3.sh"))

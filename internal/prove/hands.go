@@ -1,6 +1,7 @@
 package prove
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -66,21 +67,33 @@ func foreignHands() []Scenario {
 	var out []Scenario
 	tables := []string{bronzeTable, silverTable}
 	for _, c := range []foreignVisit{
-		{"bronze", fault.CommitMetadata, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
-		{"bronze", fault.CommitSwapped, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
-		{"silver", fault.CommitSide, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
-		{"silver", fault.CommitSwapped, "expires all snapshots but one", tables, []string{"--expire", "--no-rewrite"}, 0},
-		{"silver", fault.DoneWritten, "rewrites all files", tables, nil, 0},
-		{"bronze", fault.CommitBefore, "appends rows of another topic", tables[:1], []string{"--no-rewrite", "--append", strconv.Itoa(foreignRows)}, foreignRows},
-		{"silver", fault.CommitBefore, "adds a column", tables, []string{"--no-rewrite", "--add-column", "note"}, 0},
+		{pyIceberg, "bronze", fault.CommitMetadata, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{pyIceberg, "bronze", fault.CommitSwapped, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{pyIceberg, "silver", fault.CommitSide, "rewrites all files and expires all snapshots but one", tables, []string{"--expire"}, 0},
+		{pyIceberg, "silver", fault.CommitSwapped, "expires all snapshots but one", tables, []string{"--expire", "--no-rewrite"}, 0},
+		{pyIceberg, "silver", fault.DoneWritten, "rewrites all files", tables, nil, 0},
+		{pyIceberg, "bronze", fault.CommitBefore, "appends rows of another topic", tables[:1], []string{"--no-rewrite", "--append", strconv.Itoa(foreignRows)}, foreignRows},
+		{pyIceberg, "silver", fault.CommitBefore, "adds a column", tables, []string{"--no-rewrite", "--add-column", "note"}, 0},
+		{spark, "bronze", fault.CommitMetadata, "rewrites all files and manifests and expires all snapshots but one", tables, []string{"rewrite", "manifests", "expire"}, 0},
+		{spark, "silver", fault.CommitSide, "rewrites all files and manifests and expires all snapshots but one", tables, []string{"rewrite", "manifests", "expire"}, 0},
+		{spark, "silver", fault.CommitSwapped, "rewrites all manifests", tables, []string{"manifests"}, 0},
+		{spark, "bronze", fault.CommitBefore, "appends rows of another topic", tables[:1], []string{"append=" + strconv.Itoa(foreignRows)}, foreignRows},
+		{spark, "silver", fault.CommitBefore, "adds a column", tables, []string{"column=note"}, 0},
 	} {
 		out = append(out, c.scenario())
 	}
 	return out
 }
 
+// The engines whose hands are tried.
+const (
+	pyIceberg = "PyIceberg"
+	spark     = "Spark"
+)
+
 // foreignVisit is what another engine does to tables of a query that was killed.
 type foreignVisit struct {
+	engine             string
 	query, point, what string
 	tables, args       []string
 	appended           int64 // rows of bronze, at each visit
@@ -94,29 +107,40 @@ func (c foreignVisit) scenario() Scenario {
 	}
 	visit := func(ctx context.Context, e *Env) error {
 		e.state.(*handsState).foreign += c.appended
+		if c.engine == spark {
+			return e.spark(ctx, c.tables, c.args...)
+		}
 		return e.pyiceberg(ctx, c.tables, c.args...)
 	}
+	name := "foreign-"
+	if c.engine != pyIceberg {
+		name += strings.ToLower(c.engine) + "-"
+	}
 	return Scenario{
-		Name: "foreign-" + c.query + "-" + c.point, Group: groupForeign,
-		Place: &Place{Matrix: "PyIceberg between crash and restart", Row: c.point + ": " + c.what, Column: c.query},
-		Claim: fmt.Sprintf("%s killed at %s, then PyIceberg %s in %s: the restart is exact, and so are batches after another such visit.", c.query, c.point, c.what, strings.Join(where, " and ")),
+		Name: name + c.query + "-" + c.point, Group: groupForeign,
+		Place: &Place{Matrix: c.engine + " between crash and restart", Row: c.point + ": " + c.what, Column: c.query},
+		Claim: fmt.Sprintf("%s killed at %s, then %s %s in %s: the restart is exact, and so are batches after another such visit.", c.query, c.point, c.engine, c.what, strings.Join(where, " and ")),
 		Steps: []Step{
 			{"make the topic and the pipeline file", handsPrepare},
 			{"publish, and run to the end", both(handsPublish, handsOnce)},
-			{kill, func(ctx context.Context, e *Env) error { return handsKill(ctx, e, c.query+"/"+c.point) }},
-			{"PyIceberg at work", visit},
+			{kill, func(ctx context.Context, e *Env) error { return handsKill(ctx, e, c.engine, c.query+"/"+c.point) }},
+			{c.engine + " at work", visit},
 			{"start again, and run to the end", handsOnce},
-			{"PyIceberg at work again, publish, and run to the end", both(visit, handsPublish, handsOnce)},
+			{c.engine + " at work again, publish, and run to the end", both(visit, handsPublish, handsOnce)},
 			handsCount,
 		},
 		GuardAfter: kill, Guard: handsMissed, Expect: handsExpect,
 	}
 }
 
-func handsKill(ctx context.Context, e *Env, point string) error {
+func handsKill(ctx context.Context, e *Env, engine, point string) error {
 	st := e.state.(*handsState)
-	if !e.o.foreignReaders() {
+	switch {
+	case engine == pyIceberg && !e.o.foreignReaders():
 		st.missed = "no Python with PyIceberg (scripts/venv.sh makes one)"
+		return nil
+	case engine == spark && (e.o.Spark == "" || e.o.Readers == ""):
+		st.missed = "no Spark (scripts/spark.sh makes one)"
 		return nil
 	}
 	if err := st.publish(ctx, e); err != nil {
@@ -158,6 +182,38 @@ func (e *Env) pyiceberg(ctx context.Context, tables []string, args ...string) er
 	}
 	return nil
 }
+
+// spark lets Spark work on tables, all in one session.
+func (e *Env) spark(ctx context.Context, tables []string, args ...string) error {
+	python, jars, _ := strings.Cut(e.o.Spark, " ")
+	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join(e.o.Readers, "hands_spark.py"),
+		jars, e.catalogFile, "file://" + e.path("warehouse"), strings.Join(tables, ",")}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		said := stderr.String()
+		return fmt.Errorf("Spark on %s: %w\n%s", strings.Join(tables, " and "), err, said[max(0, len(said)-sparkSays):])
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var done struct {
+			Table     string `json:"table"`
+			Files     int    `json:"files_rewritten"`
+			Manifests int    `json:"manifests_rewritten"`
+			Expired   int    `json:"snapshots_expired"`
+			Appended  int    `json:"rows_appended"`
+		}
+		if err := dec.Decode(&done); err != nil {
+			return fmt.Errorf("Spark says %q: %w", out, err)
+		}
+		e.mark("commit", done.Table, 0, fmt.Sprintf("Spark: %d files and %d manifests rewritten, %d rows appended, %d snapshots expired",
+			done.Files, done.Manifests, done.Appended, done.Expired))
+	}
+	return nil
+}
+
+// sparkSays is how much of what Spark wrote to its log is quoted.
+const sparkSays = 4000
 
 // limits makes the scenarios of a machine that runs out of something.
 func limits() []Scenario {

@@ -61,6 +61,9 @@ type Options struct {
 	// Python and Readers, where both are set, let PyIceberg and DuckDB count
 	// too: an interpreter and the folder tests/readers.
 	Python, Readers string
+	// Spark, where set, lets Spark work on the tables: what scripts/spark.sh prints,
+	// an interpreter and the jars, with a blank between.
+	Spark string
 	// Version and Revision of the binary, for the report.
 	Version, Revision string
 	// Progress receives lines while it runs; nil none.
