@@ -253,7 +253,7 @@ func (w *work) holds(t *table.Table, tasks []table.FileScanTask) bool {
 
 // look reports whether a file holds rows that go.
 func (w *work) look(ctx context.Context, t *table.Table, task table.FileScanTask) (hit bool, err error) {
-	err = w.read(ctx, t, task, w.o.Rule.columns(), func(rec arrow.RecordBatch) error {
+	err = lake.ReadFile(ctx, t, task, w.o.Rule.columns(), func(rec arrow.RecordBatch) error {
 		defer rec.Release()
 		gone, _, err := w.o.Rule.hits(rec)
 		for _, g := range gone {
@@ -266,7 +266,7 @@ func (w *work) look(ctx context.Context, t *table.Table, task table.FileScanTask
 
 // rewrite writes the rows of a file that stay, and notes those that do not.
 func (w *work) rewrite(ctx context.Context, t *table.Table, task table.FileScanTask, out *datafile.Writer) error {
-	return w.read(ctx, t, task, nil, func(rec arrow.RecordBatch) error {
+	return lake.ReadFile(ctx, t, task, nil, func(rec arrow.RecordBatch) error {
 		defer rec.Release()
 		gone, placeOf, err := w.o.Rule.hits(rec)
 		if err != nil {
@@ -300,28 +300,6 @@ func (w *work) note(placeOf func(int) (batch.TopicPartition, int64), row int) {
 		tp.Topic = strings.Clone(tp.Topic) // the record's memory goes away
 		w.offsets[tp] = append(w.offsets[tp], offset)
 	}
-}
-
-// read emits the rows of one data file, without those that delete files take away.
-func (w *work) read(ctx context.Context, t *table.Table, task table.FileScanTask, columns []string, emit func(arrow.RecordBatch) error) error {
-	var opts []table.ScanOption
-	if columns != nil {
-		opts = append(opts, table.WithSelectedFields(columns...))
-	}
-	task.Residual = nil // all of its rows, not only those in the range of the filter
-	_, records, err := t.Scan(opts...).ReadTasks(ctx, []table.FileScanTask{task})
-	if err != nil {
-		return fmt.Errorf("read %s: %w", task.File.FilePath(), err)
-	}
-	for rec, err := range records {
-		if err != nil {
-			return fmt.Errorf("read %s: %w", task.File.FilePath(), err)
-		}
-		if err := emit(rec); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (w *work) writer(ctx context.Context, t *table.Table) (*datafile.Writer, error) {

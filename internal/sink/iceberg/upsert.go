@@ -232,7 +232,7 @@ func (g *merging) on(ctx context.Context, t *table.Table) error {
 	for _, task := range tasks {
 		path := task.File.FilePath()
 		g.files[path] = true
-		err := g.read(ctx, t, task, g.src.Columns(), func(rec arrow.RecordBatch) error {
+		err := lake.ReadFile(ctx, t, task, g.src.Columns(), func(rec arrow.RecordBatch) error {
 			defer rec.Release()
 			return g.plan.Look(path, rec)
 		})
@@ -304,28 +304,6 @@ func (g *merging) holds(t *table.Table, tasks []table.FileScanTask) bool {
 	return true
 }
 
-// read emits the rows of one data file, without those that delete files take away.
-func (g *merging) read(ctx context.Context, t *table.Table, task table.FileScanTask, columns []string, emit func(arrow.RecordBatch) error) error {
-	var opts []table.ScanOption
-	if columns != nil {
-		opts = append(opts, table.WithSelectedFields(columns...))
-	}
-	task.Residual = nil // all of its rows, not only those in the range of the keys
-	_, records, err := t.Scan(opts...).ReadTasks(ctx, []table.FileScanTask{task})
-	if err != nil {
-		return fmt.Errorf("read %s: %w", task.File.FilePath(), err)
-	}
-	for rec, err := range records {
-		if err != nil {
-			return fmt.Errorf("read %s: %w", task.File.FilePath(), err)
-		}
-		if err := emit(rec); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (g *merging) rewrite(ctx context.Context, t *table.Table, tasks []table.FileScanTask) error {
 	spec, err := g.s.spec(ctx, t)
 	if err != nil {
@@ -346,7 +324,7 @@ func (g *merging) rewrite(ctx context.Context, t *table.Table, tasks []table.Fil
 			continue
 		}
 		g.removed = append(g.removed, task.File)
-		if err := g.read(ctx, t, task, nil, func(rec arrow.RecordBatch) error { return g.plan.Rest(rec, w.Write) }); err != nil {
+		if err := lake.ReadFile(ctx, t, task, nil, func(rec arrow.RecordBatch) error { return g.plan.Rest(rec, w.Write) }); err != nil {
 			return err
 		}
 	}
