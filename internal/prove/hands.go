@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/weirlake/weir/internal/fault"
 )
@@ -25,6 +26,8 @@ const (
 	// is left of it.
 	smallDisk = "size=16m"
 	diskLeft  = 48 << 10
+	// cannotGoOnMax is longer than a run waits for a broker that it cannot reach.
+	cannotGoOnMax = runOnceMax + 2*time.Minute
 	// fewFiles are the file descriptors of a process that runs out of them.
 	fewFiles = 14
 )
@@ -333,7 +336,7 @@ func (e *Env) cannotGoOn(ctx context.Context, under []string, causes ...string) 
 	}
 	e.children = append(e.children, p)
 	e.starts.Add(1)
-	code, err := p.endsBy(ctx, runOnceMax)
+	code, err := p.endsBy(ctx, cannotGoOnMax)
 	if err != nil {
 		return err
 	}

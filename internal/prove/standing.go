@@ -34,8 +34,10 @@ var standing = []string{standOffsets, standFiles, standIDs, standSums, standNewe
 const (
 	// logEntriesMax bounds each log of a checkpoint, and stateFilesMax each
 	// operator's state: what the engine keeps by its documents (100 batches, ten
-	// versions), and room for what stands between two rounds of table care.
-	logEntriesMax = 200
+	// versions), and room for what stands between two rounds of table care, of which
+	// there is one in 50 batches. A round that a kill has prevented is left to the
+	// next: here are three of them.
+	logEntriesMax = 300
 	stateFilesMax = 200
 
 	standingKey  = "standing_assertions_broken"
