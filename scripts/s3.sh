@@ -29,7 +29,7 @@ version=${VERSITYGW_VERSION:-v1.8.0}
 access=${S3_ACCESS_KEY_ID:-weir-test}
 secret=${S3_SECRET_ACCESS_KEY:-weir-test-secret}
 bin=$cache/bin/versitygw
-usage_lines=2,11
+usage_lines=2,12
 default_port=47270
 verbs='fetch version start stop kill status pid'
 stop_seconds=30
@@ -60,8 +60,10 @@ start_server() {
   mkdir -p "$data/objects"
   local tls=()
   if [ -f "$data/tls.crt" ]; then tls=(--cert "$data/tls.crt" --key "$data/tls.key"); fi
+  local iam=()
+  if [ -f "$data/iam/users.json" ]; then iam=(--iam-dir "$data/iam"); fi
   ROOT_ACCESS_KEY="$access" ROOT_SECRET_KEY="$secret" \
-    launch "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" posix "$data/objects"
+    launch "$bin" --quiet --keep-alive --port "127.0.0.1:$port" --access-log "$data/access.log" "${tls[@]}" "${iam[@]}" posix "$data/objects"
   await 60
 }
 
