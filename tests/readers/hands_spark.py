@@ -22,6 +22,8 @@ builder = (
     SparkSession.builder.master("local[1]")
     .config("spark.jars", jars)
     .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "1")
+    .config("spark.default.parallelism", "1")
     .config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
