@@ -31,7 +31,6 @@ const EnvPort = "WEIR_KAFKA_TEST_PORT"
 const (
 	startTimeout = 3 * time.Minute // fetching the jars once is inside it
 	readyTimeout = 60 * time.Second
-	portTries    = 20
 )
 
 // Broker is one running Kafka. Methods fail the test that started it.

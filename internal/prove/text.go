@@ -74,37 +74,26 @@ func (r *Report) counts() map[string]int {
 	return out
 }
 
-// remarks are those of all scenarios, each once.
+// remarks, brokers and servers are those of all scenarios, each once.
 func (r *Report) remarks() []string {
+	return r.once(func(s *Result) []string { return s.Remarks })
+}
+
+func (r *Report) brokers() []string {
+	return r.once(func(s *Result) []string { return []string{s.Broker} })
+}
+
+func (r *Report) servers() []string {
+	return r.once(func(s *Result) []string { return s.Servers })
+}
+
+// once collects texts of the scenarios in their order, each of them once.
+func (r *Report) once(of func(*Result) []string) []string {
 	var out []string
 	for _, s := range r.Scenarios {
-		for _, text := range s.Remarks {
+		for _, text := range of(s) {
 			if !slices.Contains(out, text) {
 				out = append(out, text)
-			}
-		}
-	}
-	return out
-}
-
-// brokers are those of all scenarios, each once.
-func (r *Report) brokers() []string {
-	var out []string
-	for _, s := range r.Scenarios {
-		if !slices.Contains(out, s.Broker) {
-			out = append(out, s.Broker)
-		}
-	}
-	return out
-}
-
-// servers are those of all scenarios, each once.
-func (r *Report) servers() []string {
-	var out []string
-	for _, s := range r.Scenarios {
-		for _, name := range s.Servers {
-			if !slices.Contains(out, name) {
-				out = append(out, name)
 			}
 		}
 	}

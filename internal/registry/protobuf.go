@@ -57,6 +57,8 @@ func protobufReader(ctx context.Context, schema string, references []named) (fun
 		return nil, errors.New(strings.TrimPrefix(err.Error(), rootFile+":"))
 	}
 	file := files[0]
+	// No extension is looked for: what is none of the schema's fields stays unread.
+	unmarshal := proto.UnmarshalOptions{Resolver: dynamicpb.NewTypes(nil)}
 	return func(dst, payload []byte) ([]byte, error) {
 		index, payload, err := new(sr.ConfluentHeader).DecodeIndex(payload, maxIndex)
 		if err != nil {
@@ -67,7 +69,7 @@ func protobufReader(ctx context.Context, schema string, references []named) (fun
 			return dst, err
 		}
 		m := dynamicpb.NewMessage(d)
-		if err := (proto.UnmarshalOptions{Resolver: dynamicpb.NewTypes(nil)}).Unmarshal(payload, m); err != nil {
+		if err := unmarshal.Unmarshal(payload, m); err != nil {
 			return dst, err
 		}
 		return appendMessage(dst, m)

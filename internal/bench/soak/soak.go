@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/freeport"
 )
 
 // Options says how long and how fast.
@@ -102,10 +103,11 @@ type stretch struct {
 
 // run starts the demo, samples it until the time is over, and kills it.
 func (s *stretch) run(ctx context.Context) (err error) {
-	address, err := freeAddress()
+	port, err := freeport.Find(1)
 	if err != nil {
 		return err
 	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	log, err := os.OpenFile(filepath.Join(s.o.Dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return failure.Wrap(failure.Config, err, "the log of the soak")
@@ -209,16 +211,6 @@ func (s *stretch) count(ctx context.Context) (json.RawMessage, error) {
 		return nil, failure.Wrap(failure.Mismatch, err, "the count at the end: %s", bytes.TrimSpace(log.Bytes()))
 	}
 	return json.RawMessage(bytes.TrimSpace(out.Bytes())), nil
-}
-
-// freeAddress is one of the loopback interface that nobody listens on now.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", failure.Wrap(failure.Runtime, err, "find a free port")
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 func scrape(ctx context.Context, address string) (*scraped, error) {
