@@ -120,16 +120,22 @@ func (t valueType) appendValue(b []byte, v value) []byte {
 // readValue reads what appendValue wrote; the text is a copy.
 func (t valueType) readValue(b []byte) (value, []byte, bool) {
 	if t.variable() {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return value{}, nil, false
-		}
-		return value{text: bytes.Clone(b[size : size+int(n)])}, b[size+int(n):], true
+		text, rest, ok := cutText(b)
+		return value{text: bytes.Clone(text)}, rest, ok
 	}
 	if len(b) < 8 {
 		return value{}, nil, false
 	}
 	return value{bits: binary.LittleEndian.Uint64(b)}, b[8:], true
+}
+
+// cutText reads a length and as many bytes; the text is a part of b.
+func cutText(b []byte) (text, rest []byte, ok bool) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return nil, nil, false
+	}
+	return b[size : size+int(n)], b[size+int(n):], true
 }
 
 // accumulator is one aggregate of one group.

@@ -387,16 +387,17 @@ func sameState(t *testing.T, got, want *groups) {
 	t.Helper()
 	text := func(s *groups) []string {
 		var out []string
-		for k, v := range s.keys {
-			out = append(out, fmt.Sprintf("%q %x", k, s.appendGroups(nil, v.groups)))
-		}
+		_ = s.eachKey(func(key, packed []byte) error {
+			out = append(out, fmt.Sprintf("%q %x", key, packed))
+			return nil
+		})
 		return slices.Sorted(slices.Values(out))
 	}
 	if g, w := text(got), text(want); !slices.Equal(g, w) {
 		t.Fatalf("the state differs:\n got %v\nwant %v", g, w)
 	}
-	if got.open != want.open || got.rows != want.rows || got.keyBytes != want.keyBytes {
-		t.Fatalf("the state's sizes differ: %d %d %d, %d %d %d", got.open, got.rows, got.keyBytes, want.open, want.rows, want.keyBytes)
+	if got.sizes != want.sizes {
+		t.Fatalf("the state's sizes differ: %+v, %+v", got.sizes, want.sizes)
 	}
 }
 

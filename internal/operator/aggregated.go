@@ -2,6 +2,7 @@ package operator
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -91,7 +92,9 @@ func (t *aggregated) Begin(env Env) error {
 	t.env = env
 	t.sample.reset(t.seed, env.BatchID)
 	for _, s := range t.stages {
-		s.begin()
+		if err := s.begin(); err != nil {
+			return err
+		}
 	}
 	return t.inner.Begin(env)
 }
@@ -143,9 +146,12 @@ func (t *aggregated) Finish(emit Emit) (Result, error) {
 // the last one emitted.
 func (t *aggregated) close(w int64, emit func(arrow.RecordBatch) error) (rows int64, err error) {
 	for i, s := range t.stages {
-		list := s.close(w)
+		list, err := s.close(w)
+		if err != nil {
+			return rows, err
+		}
 		last := i == len(t.stages)-1
-		err := s.records(memory.DefaultAllocator, list, func(rec arrow.RecordBatch) error {
+		err = s.records(memory.DefaultAllocator, list, func(rec arrow.RecordBatch) error {
 			if !last {
 				defer rec.Release()
 				return t.stages[i+1].add(rec)
@@ -229,7 +235,7 @@ func (t *aggregated) RebuildEnd(w marker.Watermark, from int64) (further int64, 
 		return nil
 	})
 	for _, s := range t.stages {
-		s.begin()
+		err = errors.Join(err, s.begin())
 	}
 	return from, false, err
 }

@@ -1,7 +1,10 @@
 package operator
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 
@@ -20,12 +23,12 @@ type group struct {
 	accs        []accumulator
 }
 
-// keyed are the open groups of a key, by start. Sessions of a key lie further
-// apart than the gap.
+// keyed are the open groups of a key that a batch has touched, by start. Sessions
+// of a key lie further apart than the gap. They are decoded in groups, or packed;
+// a key without any has neither.
 type keyed struct {
 	groups []group
-	// queued is the least due time under which the key stands in the queue.
-	queued int64
+	packed []byte
 }
 
 // groups is the memory of one aggregation.
@@ -33,106 +36,157 @@ type keyed struct {
 // Invariants:
 //   - a group depends on the set of its rows, never on their order or on how
 //     batches cut them;
-//   - every key with open groups stands in the queue under a due time that is
-//     not after the least one of its groups; entries that are no longer the
-//     key's own are passed over, so nothing is ever searched in the queue;
-//   - before a batch first changes a key, its state is kept in before: that is
-//     the rollback, and its keys are the delta.
+//   - rest holds every key with open groups as of the last settled batch, packed,
+//     under a due time that is not after the least one of its groups;
+//   - what a batch changes is in changed until the next one begins: that is the
+//     delta, and a rollback drops it.
 type groups struct {
 	g *aggregate
 	// watermark is the stage's own, as of the last finished batch.
 	watermark int64
-	keys      map[string]*keyed
-	queue     []queued // a heap by due
-	open      int64
-	rows      int64 // in open groups
-	before    map[string][]byte
-	// watermarkBefore is the watermark that rollback goes back to.
+	sizes     groupSizes
+	rest      keyStore
+	changed   map[string]*keyed
+	decoded   []*keyed // of changed
+
+	// What rollback goes back to.
 	watermarkBefore int64
-	keyBytes        int64
-	scratch         []byte
+	sizesBefore     groupSizes
+
+	scratch, packing []byte
 }
 
-type queued struct {
-	due int64
-	key string
+// groupSizes counts keys with open groups, their bytes, the groups and their rows.
+type groupSizes struct{ keys, keyBytes, open, rows int64 }
+
+func (n *groupSizes) add(key string, list []group, sign int64) {
+	if len(list) == 0 {
+		return
+	}
+	n.keys += sign
+	n.keyBytes += sign * int64(len(key))
+	n.open += sign * int64(len(list))
+	for i := range list {
+		n.rows += sign * list[i].rows
+	}
 }
+
+// keyStore keeps packed groups by key. Bytes that it gives are the store's, and
+// valid until it is changed next.
+type keyStore interface {
+	// get gives the value of a key, nil for none.
+	get(key []byte) ([]byte, error)
+	// set replaces it; an empty value removes the key. due may be later than the
+	// time that the key stands under: then it stays there.
+	set(key, value []byte, due int64) error
+	// due offers the keys that stand under a time up to the watermark, until f says
+	// no more. next is when f wants to see the key again: where that is later than
+	// the watermark, the key is put there; else f sets the key before settle.
+	due(watermark int64, f dueFunc) error
+	// undo takes back what due did since settle.
+	undo()
+	// settle makes it final.
+	settle() error
+	each(f func(key, value []byte) error) error
+	bytes() int64
+	reset() error
+}
+
+type dueFunc func(key, value []byte) (next int64, more bool, err error)
+
+const (
+	// decodedMax bounds the keys of a batch that are decoded at the same time.
+	decodedMax = 1 << 14
+	// changedKept is how many entries the map of changed keys may keep its memory for.
+	changedKept = 1 << 12
+)
 
 func newGroups(g *aggregate) *groups {
-	s := &groups{g: g}
+	s := &groups{g: g, rest: newShelf()}
 	s.Reset()
 	return s
 }
 
 // begin starts a batch: earlier changes are final.
-func (s *groups) begin() {
-	clear(s.before)
-	s.watermarkBefore = s.watermark
+func (s *groups) begin() error {
+	s.pack()
+	for key, k := range s.changed {
+		due := int64(0)
+		if len(k.packed) > 0 {
+			due = s.packedDue(k.packed)
+		}
+		if err := s.rest.set([]byte(key), k.packed, due); err != nil {
+			return err
+		}
+	}
+	s.forgetChanged()
+	s.watermarkBefore, s.sizesBefore = s.watermark, s.sizes
+	return s.rest.settle()
 }
 
-// touch keeps the state of a key as it was before the batch.
-func (s *groups) touch(key string, k *keyed) {
-	if _, ok := s.before[key]; ok {
-		return
+func (s *groups) forgetChanged() {
+	if len(s.changed) > changedKept {
+		s.changed = map[string]*keyed{}
 	}
-	if k == nil {
-		s.before[key] = nil
-		return
-	}
-	s.before[key] = s.appendGroups(nil, k.groups)
+	clear(s.changed)
+	s.forgetDecoded()
 }
 
 // rollback forgets everything since begin.
 func (s *groups) rollback() {
-	for key, state := range s.before {
-		s.set(key, state)
-	}
-	s.watermark = s.watermarkBefore
-	clear(s.before)
+	s.forgetChanged()
+	s.rest.undo()
+	s.watermark, s.sizes = s.watermarkBefore, s.sizesBefore
 }
 
-// set makes an encoded state the key's; nil removes the key. The state was
-// encoded by this operator or has been checked by decodeGroups.
-func (s *groups) set(key string, state []byte) {
-	s.drop(key)
-	if state == nil {
-		return
-	}
-	list, _, ok := s.readGroups(state)
-	if !ok || len(list) == 0 {
-		return
-	}
-	s.put(key, list)
-}
-
-func (s *groups) put(key string, list []group) {
-	k := &keyed{groups: list}
-	s.keys[key] = k
-	s.keyBytes += int64(len(key))
-	for i := range list {
-		s.open++
-		s.rows += list[i].rows
-	}
-	s.enqueue(key, k)
-}
-
-func (s *groups) drop(key string) {
-	k := s.keys[key]
+// touch gives the groups of a key, decoded, for the batch to change.
+func (s *groups) touch(key []byte) (*keyed, error) {
+	k := s.changed[string(key)] // no copy for a look-up
 	if k == nil {
-		return
+		packed, err := s.rest.get(key)
+		if err != nil {
+			return nil, err
+		}
+		k = &keyed{packed: packed}
+		s.changed[string(key)] = k
 	}
-	for i := range k.groups {
-		s.open--
-		s.rows -= k.groups[i].rows
-	}
-	s.keyBytes -= int64(len(key))
-	delete(s.keys, key)
+	return k, s.decode(k)
 }
 
-// enqueue puts the key into the queue under its least due time.
-func (s *groups) enqueue(key string, k *keyed) {
-	k.queued = s.leastDue(k)
-	s.push(queued{k.queued, key})
+func (s *groups) decode(k *keyed) (err error) {
+	if k.groups != nil {
+		return nil
+	}
+	if len(k.packed) > 0 {
+		k.groups, err = s.unpack(k.packed)
+		k.packed = nil
+	}
+	s.decoded = append(s.decoded, k)
+	return err
+}
+
+// unpack decodes groups that this operator has packed, or has checked.
+func (s *groups) unpack(packed []byte) ([]group, error) {
+	list, rest, ok := s.readGroups(packed)
+	if !ok || len(rest) > 0 || len(list) == 0 {
+		return nil, failure.New(failure.Runtime, "the groups of a key of %s are unreadable in memory", s.g.name).
+			WithHint("this is a defect: keep the checkpoint folder and report it")
+	}
+	return list, nil
+}
+
+// pack encodes the changed keys that are decoded.
+func (s *groups) pack() {
+	for _, k := range s.decoded {
+		s.packing = s.appendGroups(s.packing[:0], k.groups)
+		k.groups, k.packed = nil, bytes.Clone(s.packing)
+	}
+	s.forgetDecoded()
+}
+
+func (s *groups) forgetDecoded() {
+	clear(s.decoded)
+	s.decoded = s.decoded[:0]
 }
 
 // add takes the rows of a record in. None of them may be before the watermark.
@@ -150,36 +204,34 @@ func (s *groups) add(rec arrow.RecordBatch) error {
 			return failure.New(failure.Runtime, "%s was given a row that is %s behind its watermark", s.g.name, micros(s.watermark-at)).
 				WithHint("this is a defect: keep the checkpoint folder and report it")
 		}
+		if len(s.decoded) >= decodedMax {
+			s.pack()
+		}
 		s.scratch = s.appendKey(s.scratch[:0], rec, row)
-		k := s.keys[string(s.scratch)] // no copy for a look-up
-		key := ""
-		if k == nil {
-			key = string(s.scratch)
-			s.touch(key, nil)
-			k = &keyed{}
-			s.keys[key] = k
-			s.keyBytes += int64(len(key))
-		} else if _, ok := s.before[string(s.scratch)]; !ok {
-			s.touch(string(s.scratch), k)
+		k, err := s.touch(s.scratch)
+		if err != nil {
+			return err
+		}
+		if len(k.groups) == 0 {
+			s.sizes.keys++
+			s.sizes.keyBytes += int64(len(s.scratch))
 		}
 		if s.g.Session != nil {
 			s.addToSession(k, rec, row, at)
 		} else {
 			s.g.windows(at, func(start int64) { s.addToWindow(k, rec, row, at, start) })
 		}
-		switch {
-		case key != "":
-			s.enqueue(key, k)
-		case s.leastDue(k) < k.queued:
-			s.enqueue(string(s.scratch), k)
-		}
 	}
 	return nil
 }
 
-func (s *groups) leastDue(k *keyed) int64 {
-	// Sessions are apart, and windows are of one length: the first is the least.
-	return s.g.due(k.groups[0].start, k.groups[0].last)
+// packedDue is the least due time of packed groups: sessions are apart, and
+// windows are of one length, so the first group's.
+func (s *groups) packedDue(packed []byte) int64 {
+	_, n := binary.Uvarint(packed)
+	start, m := binary.Varint(packed[n:])
+	length, _ := binary.Varint(packed[n+m:])
+	return s.g.due(start, start+length)
 }
 
 func (s *groups) newGroup(start, last int64) group {
@@ -187,7 +239,7 @@ func (s *groups) newGroup(start, last int64) group {
 	for i := range s.g.specs {
 		g.accs[i] = s.g.specs[i].newAccumulator()
 	}
-	s.open++
+	s.sizes.open++
 	return g
 }
 
@@ -212,7 +264,7 @@ func (s *groups) addToSession(k *keyed, rec arrow.RecordBatch, row int, at int64
 			a.merge(right.accs[j])
 		}
 		k.groups = slices.Delete(k.groups, i, i+1)
-		s.open--
+		s.sizes.open--
 		i--
 	case joinsLeft:
 		i--
@@ -237,7 +289,7 @@ func (s *groups) addToWindow(k *keyed, rec arrow.RecordBatch, row int, at, start
 
 func (s *groups) accumulate(g *group, rec arrow.RecordBatch, row int, at int64) {
 	g.rows++
-	s.rows++
+	s.sizes.rows++
 	for i := range s.g.specs {
 		spec := &s.g.specs[i]
 		if spec.col < 0 {
@@ -258,41 +310,62 @@ type closed struct {
 
 // close moves the watermark and takes out the groups that it completes, in the
 // order of end, start and key.
-func (s *groups) close(watermark int64) []closed {
+func (s *groups) close(watermark int64) ([]closed, error) {
 	s.watermark = max(s.watermark, watermark)
+	s.pack()
 	var out []closed
-	for len(s.queue) > 0 && s.queue[0].due <= s.watermark {
-		q := s.pop()
-		k := s.keys[q.key]
-		if k == nil || k.queued != q.due {
-			continue // it stands there again, under another time
-		}
-		n := 0
-		for n < len(k.groups) && s.g.due(k.groups[n].start, k.groups[n].last) <= s.watermark {
-			n++
-		}
-		if n == 0 {
-			s.enqueue(q.key, k)
+	for key, k := range s.changed {
+		if len(k.packed) == 0 || s.packedDue(k.packed) > s.watermark {
 			continue
 		}
-		s.touch(q.key, k)
-		for i := range k.groups[:n] {
-			out = append(out, closed{q.key, k.groups[i]})
-			s.open--
-			s.rows -= k.groups[i].rows
+		var err error
+		if out, err = s.takeDue(out, key, k); err != nil {
+			return nil, err
 		}
-		if k.groups = slices.Clone(k.groups[n:]); len(k.groups) == 0 {
-			s.keyBytes -= int64(len(q.key))
-			delete(s.keys, q.key)
-			continue
+	}
+	err := s.rest.due(s.watermark, func(key, packed []byte) (int64, bool, error) {
+		if s.changed[string(key)] != nil {
+			return s.watermark, true, nil
 		}
-		s.enqueue(q.key, k)
+		if due := s.packedDue(packed); due > s.watermark {
+			return due, true, nil
+		}
+		k, name := &keyed{packed: packed}, string(key)
+		s.changed[name] = k
+		var err error
+		out, err = s.takeDue(out, name, k)
+		return s.watermark, true, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(out, func(a, b closed) int {
 		return cmp.Or(cmp.Compare(s.g.end(a.start, a.last), s.g.end(b.start, b.last)),
 			cmp.Compare(a.start, b.start), strings.Compare(a.key, b.key))
 	})
-	return out
+	return out, nil
+}
+
+// takeDue takes the groups out of a key that the watermark completes.
+func (s *groups) takeDue(out []closed, key string, k *keyed) ([]closed, error) {
+	list, err := s.unpack(k.packed)
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for n < len(list) && s.g.due(list[n].start, list[n].last) <= s.watermark {
+		n++
+	}
+	s.sizes.add(key, list, -1)
+	s.sizes.add(key, list[n:], 1)
+	for i := range list[:n] {
+		out = append(out, closed{key, list[i]})
+	}
+	k.packed = nil
+	if n < len(list) {
+		k.packed = s.appendGroups(nil, list[n:])
+	}
+	return out, nil
 }
 
 // records makes the emitted records of closed groups.
@@ -329,15 +402,23 @@ func (s *groups) appendClosed(b *array.RecordBuilder, c *closed) {
 }
 
 // dueAt reports whether a watermark would complete a group.
-func (s *groups) dueAt(watermark int64) bool {
-	for len(s.queue) > 0 {
-		q := s.queue[0]
-		if k := s.keys[q.key]; k != nil && k.queued == q.due {
-			return s.leastDue(k) <= watermark
+func (s *groups) dueAt(watermark int64) (due bool) {
+	for _, k := range s.changed {
+		if len(k.packed) > 0 && s.packedDue(k.packed) <= watermark {
+			return true
 		}
-		s.pop()
 	}
-	return false
+	// An error comes again, and is reported, when the batch is run.
+	_ = s.rest.due(watermark, func(key, packed []byte) (int64, bool, error) {
+		if s.changed[string(key)] != nil {
+			return watermark, true, nil
+		}
+		at := s.packedDue(packed)
+		due = at <= watermark
+		return at, !due, nil
+	})
+	s.rest.undo()
+	return due
 }
 
 // appendKey encodes the row's key. Null is a key of its own, as in GROUP BY.
@@ -363,67 +444,37 @@ func readKeyPart(t valueType, b []byte) (value, []byte, bool) {
 	return v, rest, ok
 }
 
-// push and pop keep the queue a heap.
-func (s *groups) push(q queued) {
-	s.queue = append(s.queue, q)
-	for i := len(s.queue) - 1; i > 0; {
-		up := (i - 1) / 2
-		if s.queue[up].due <= s.queue[i].due {
-			break
-		}
-		s.queue[up], s.queue[i] = s.queue[i], s.queue[up]
-		i = up
-	}
-}
-
-func (s *groups) pop() queued {
-	top := s.queue[0]
-	last := len(s.queue) - 1
-	s.queue[0] = s.queue[last]
-	s.queue[last] = queued{}
-	s.queue = s.queue[:last]
-	for i := 0; ; {
-		least := i
-		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
-			if s.queue[c].due < s.queue[least].due {
-				least = c
-			}
-		}
-		if least == i {
-			return top
-		}
-		s.queue[least], s.queue[i] = s.queue[i], s.queue[least]
-		i = least
-	}
-}
-
 // Name implements Stateful.
 func (s *groups) Name() string { return s.g.name }
 
 // Keys implements Stateful: the open groups.
-func (s *groups) Keys() int64 { return s.open }
+func (s *groups) Keys() int64 { return s.sizes.open }
+
+// errStop ends a walk over keys early.
+var errStop = errors.New("stop")
 
 // rebuildSpanMax is how far back a rebuild goes step by step, some 500 years;
 // beyond it everything is read.
 const rebuildSpanMax = int64(1) << 54
 
-// Estimates of memory, in bytes, beyond what keys and values take.
-const (
-	bytesPerKey   = 160 // map entry, keyed, queue entry
-	bytesPerGroup = 48
-	bytesPerAcc   = 64
-)
+// bytesPerChanged is about what a changed key takes beside its groups.
+const bytesPerChanged = 128
 
 // Bytes implements Stateful.
 func (s *groups) Bytes() int64 {
-	return 2*s.keyBytes + int64(len(s.keys))*bytesPerKey + s.open*(bytesPerGroup+int64(len(s.g.specs))*bytesPerAcc)
+	n := s.rest.bytes() + int64(len(s.changed))*bytesPerChanged
+	for key, k := range s.changed {
+		n += int64(len(key) + cap(k.packed))
+	}
+	return n
 }
 
 // Reset implements Stateful.
 func (s *groups) Reset() {
 	s.watermark, s.watermarkBefore = marker.MinTime, marker.MinTime
-	s.keys, s.before, s.queue = map[string]*keyed{}, map[string][]byte{}, nil
-	s.open, s.rows, s.keyBytes = 0, 0, 0
+	s.changed, s.decoded = map[string]*keyed{}, nil
+	s.sizes, s.sizesBefore = groupSizes{}, groupSizes{}
+	_ = s.rest.reset()
 }
 
 // RebuildColumns implements Stateful: the columns of the input.
@@ -465,19 +516,26 @@ func (s *groups) RebuildFurther(from int64, w marker.Watermark) (int64, bool) {
 	if s.g.Session == nil || from == marker.MinTime {
 		return from, false
 	}
-	for _, k := range s.keys {
-		for i := range k.groups {
-			g := &k.groups[i]
+	further := false
+	_ = s.eachKey(func(_, packed []byte) error {
+		list, err := s.unpack(packed)
+		for i := range list {
+			g := &list[i]
 			if s.g.due(g.start, g.last) > w.Micros && g.start-from <= s.g.gap {
-				span := w.Micros - from
-				if span > rebuildSpanMax {
-					return marker.MinTime, true
-				}
-				return w.Micros - 2*span, true
+				further = true
+				return errStop
 			}
 		}
+		return err
+	})
+	if !further {
+		return from, false
 	}
-	return from, false
+	span := w.Micros - from
+	if span > rebuildSpanMax {
+		return marker.MinTime, true
+	}
+	return w.Micros - 2*span, true
 }
 
 // Rebuild implements Stateful; it copies what it needs.
@@ -487,9 +545,10 @@ func (s *groups) Rebuild(rec arrow.RecordBatch) error {
 		return err
 	}
 	defer shaped.Release()
-	err = s.add(shaped)
-	clear(s.before)
-	return err
+	if err := s.add(shaped); err != nil {
+		return err
+	}
+	return s.begin()
 }
 
 // conform gives the columns their places in a schema; the others are null.
@@ -519,8 +578,8 @@ func conform(rec arrow.RecordBatch, to *arrow.Schema, want []string) (arrow.Reco
 
 // FinishRebuild implements Stateful.
 func (s *groups) FinishRebuild(w marker.Watermark) {
-	s.close(w.Micros)
-	s.begin()
+	_, _ = s.close(w.Micros)
+	_ = s.begin()
 }
 
 var _ Stateful = (*groups)(nil)

@@ -67,7 +67,7 @@ func (s *groups) readGroups(b []byte) (list []group, rest []byte, ok bool) {
 	return list, b, true
 }
 
-func (s *groups) header(kind byte, entries int) []byte {
+func (s *groups) header(kind byte, entries int64) []byte {
 	b := append(make([]byte, 0, groupHeaderBytes), groupMagic...)
 	b = append(b, kind)
 	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.g.layout()))
@@ -75,7 +75,7 @@ func (s *groups) header(kind byte, entries int) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(entries))
 }
 
-func appendEntry(b []byte, key string, state []byte) []byte {
+func appendEntry(b, key, state []byte) []byte {
 	b = append(binary.AppendUvarint(b, uint64(len(key))), key...)
 	return append(binary.AppendUvarint(b, uint64(len(state))), state...)
 }
@@ -84,16 +84,30 @@ func seal(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
+// eachKey calls f with every key and its groups, packed.
+func (s *groups) eachKey(f func(key, packed []byte) error) error {
+	s.pack()
+	for _, key := range slices.Sorted(maps.Keys(s.changed)) {
+		if packed := s.changed[key].packed; len(packed) > 0 {
+			if err := f([]byte(key), packed); err != nil {
+				return err
+			}
+		}
+	}
+	return s.rest.each(func(key, packed []byte) error {
+		if s.changed[string(key)] != nil {
+			return nil
+		}
+		return f(key, packed)
+	})
+}
+
 // Delta implements Stateful: the keys that the batch changed, as they are now.
 func (s *groups) Delta() ([]byte, error) {
-	b := s.header(kindDelta, len(s.before))
-	var state []byte
-	for _, key := range slices.Sorted(maps.Keys(s.before)) {
-		state = state[:0]
-		if k := s.keys[key]; k != nil {
-			state = s.appendGroups(state, k.groups)
-		}
-		b = appendEntry(b, key, state)
+	s.pack()
+	b := s.header(kindDelta, int64(len(s.changed)))
+	for _, key := range slices.Sorted(maps.Keys(s.changed)) {
+		b = appendEntry(b, []byte(key), s.changed[key].packed)
 	}
 	return seal(b), nil
 }
@@ -109,21 +123,23 @@ func (s *groups) Snapshot() ([]byte, error) {
 func (s *groups) WriteSnapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	out := io.MultiWriter(w, sum)
-	b := s.header(kindSnapshot, len(s.keys))
-	var state []byte
-	for key, k := range s.keys {
-		state = s.appendGroups(state[:0], k.groups)
-		if b = appendEntry(b, key, state); len(b) > chunkBytes {
+	b := s.header(kindSnapshot, s.sizes.keys)
+	err := s.eachKey(func(key, packed []byte) error {
+		if b = appendEntry(b, key, packed); len(b) > chunkBytes {
 			if _, err := out.Write(b); err != nil {
 				return err
 			}
 			b = b[:0]
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if _, err := out.Write(b); err != nil {
 		return err
 	}
-	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	_, err = w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
 	return err
 }
 
@@ -153,30 +169,51 @@ func (s *groups) apply(b []byte, kind byte) error {
 	watermark, entries := int64(binary.LittleEndian.Uint64(b[17:])), binary.LittleEndian.Uint64(b[25:])
 	b = body[groupHeaderBytes:]
 	for range entries {
-		key, rest, ok := valString.readValue(b)
+		key, rest, ok := cutText(b)
 		if !ok {
 			return corrupt("a key is cut")
 		}
-		state, rest, ok := valString.readValue(rest)
+		state, rest, ok := cutText(rest)
 		if !ok {
 			return corrupt("the state of a key is cut")
 		}
 		b = rest
-		if len(state.text) == 0 {
-			s.drop(string(key.text))
-			continue
+		if err := s.applyEntry(key, state); err != nil {
+			return err
 		}
-		list, left, ok := s.readGroups(state.text)
-		if !ok || len(left) > 0 || len(list) == 0 {
-			return corrupt("the state of a key is unreadable")
-		}
-		s.drop(string(key.text))
-		s.put(string(key.text), list)
 	}
 	if len(b) > 0 {
 		return corrupt("it is longer than its entries")
 	}
 	s.watermark = max(s.watermark, watermark)
-	s.begin()
-	return nil
+	return s.begin()
+}
+
+// applyEntry makes a state the key's; an empty one removes the key.
+func (s *groups) applyEntry(key, state []byte) error {
+	var list []group
+	if len(state) > 0 {
+		var left []byte
+		var ok bool
+		if list, left, ok = s.readGroups(state); !ok || len(left) > 0 || len(list) == 0 {
+			return corrupt("the state of a key is unreadable")
+		}
+	}
+	old, err := s.rest.get(key)
+	if err != nil {
+		return err
+	}
+	if len(old) > 0 {
+		was, err := s.unpack(old)
+		if err != nil {
+			return err
+		}
+		s.sizes.add(string(key), was, -1)
+	}
+	s.sizes.add(string(key), list, 1)
+	due := int64(0)
+	if len(list) > 0 {
+		due = s.g.due(list[0].start, list[0].last)
+	}
+	return s.rest.set(key, state, due)
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -82,16 +84,25 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// encode is the whole file.
-func (h header) encode(payload []byte) ([]byte, error) {
+// lineRoom is the room before a payload that its file's first line is put into, so
+// that the payload is not copied. A longer line costs the copy.
+const lineRoom = 1 << 10
+
+// encode is the whole file. payload has lineRoom bytes before it.
+func (h header) encode(roomAndPayload []byte) ([]byte, error) {
+	payload := roomAndPayload[lineRoom:]
 	h.Format, h.PayloadBytes = Format, int64(len(payload))
 	line, err := json.Marshal(h)
 	if err != nil {
 		return nil, fmt.Errorf("encode the header of a state file: %w", err)
 	}
-	out := make([]byte, 0, len(line)+1+len(payload))
-	out = append(append(out, line...), '\n')
-	return append(out, payload...), nil
+	line = append(line, '\n')
+	if len(line) > lineRoom {
+		return append(line, payload...), nil
+	}
+	out := roomAndPayload[lineRoom-len(line):]
+	copy(out, line)
+	return out, nil
 }
 
 // decode checks a file against the name that a marker or a child gave it, and
@@ -140,30 +151,64 @@ func damaged(path, format string, args ...any) error {
 	return failure.Wrap(failure.Checkpoint, ErrCorrupt, "%s: %s", path, fmt.Sprintf(format, args...))
 }
 
-// codec compresses and unpacks payloads; it is made once.
-type codec struct {
-	enc *zstd.Encoder
-	dec *zstd.Decoder
+// windowBytes is how far back zstd looks: memory of every encoder and of whoever
+// unpacks.
+const windowBytes = 1 << 20
+
+// encoders are shared by all queries; what nobody uses goes with a collection.
+var encoders = sync.Pool{New: func() any {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithWindowSize(windowBytes), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return enc
+}}
+
+func newDecoder() (*zstd.Decoder, error) {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(RawBytesMax), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("prepare zstd: %w", err)
+	}
+	return dec, nil
 }
 
-func newCodec() (*codec, error) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		return nil, fmt.Errorf("prepare zstd: %w", err)
+// pack compresses what write writes, behind lineRoom bytes. sizeBytes is about how
+// much it will be. It gives also the number of bytes before compression.
+func pack(sizeBytes int64, write func(io.Writer) error) (roomAndPayload []byte, rawBytes int64, err error) {
+	var out bytes.Buffer
+	out.Grow(int(sizeBytes) + lineRoom)
+	out.Write(make([]byte, lineRoom))
+	enc := encoders.Get().(*zstd.Encoder)
+	defer func() {
+		enc.Reset(nil)
+		encoders.Put(enc)
+	}()
+	enc.Reset(&out)
+	counted := &counter{w: enc}
+	if err = write(counted); err == nil {
+		err = enc.Close()
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(RawBytesMax))
-	if err != nil {
-		return nil, fmt.Errorf("prepare zstd: %w", err)
-	}
-	return &codec{enc, dec}, nil
+	return out.Bytes(), counted.n, err
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
 }
 
 // unpack gives the operator's bytes.
-func (c *codec) unpack(path string, h *header, payload []byte) ([]byte, error) {
+func unpack(dec *zstd.Decoder, path string, h *header, payload []byte) ([]byte, error) {
 	if h.RawBytes < 0 || h.RawBytes > RawBytesMax {
 		return nil, damaged(path, "it says that it unpacks to %d bytes", h.RawBytes)
 	}
-	raw, err := c.dec.DecodeAll(payload, make([]byte, 0, h.RawBytes))
+	raw, err := dec.DecodeAll(payload, make([]byte, 0, h.RawBytes))
 	if err != nil {
 		return nil, damaged(path, "it does not unpack: %v", err)
 	}

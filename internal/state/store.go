@@ -16,7 +16,6 @@ import (
 // Store keeps the state of one checkpoint. It belongs to one goroutine.
 type Store struct {
 	objects objstore.Store
-	codec   *codec
 	// sound are the files that this process saved, or loaded with their whole
 	// chain: only these may be a delta's parent.
 	sound map[string]*header
@@ -29,26 +28,15 @@ func NewStore(objects objstore.Store) *Store {
 	return &Store{objects: objects, sound: map[string]*header{}, headers: map[string]*header{}}
 }
 
-func (s *Store) prepare() error {
-	if s.codec != nil {
-		return nil
-	}
-	c, err := newCodec()
-	s.codec = c
-	return err
-}
-
 // Save makes the state after batch version durable: a delta on parent (the
 // version that the batch began from), or a snapshot where there is no parent,
 // where the parent is not known to be sound, or where the chain has become
 // long. The operator's batch must be finished, and must have begun from parent.
 // Saving the same bytes under the same attempt again is no error.
 func (s *Store) Save(ctx context.Context, queryID string, op operator.Stateful, version int64, attempt string, parent *marker.StateFile) (marker.StateFile, error) {
-	if err := s.prepare(); err != nil {
-		return marker.StateFile{}, err
-	}
 	h := header{QueryID: queryID, Operator: op.Name(), Version: version, Attempt: attempt, Kind: kindSnapshot, Keys: op.Keys()}
 	var payload []byte
+	aboutBytes := int64(0)
 	if parent != nil {
 		h.Parent, h.ParentSHA256 = parent.Path, parent.SHA256
 		if base := s.sound[parent.Path]; base != nil {
@@ -59,12 +47,12 @@ func (s *Store) Save(ctx context.Context, queryID string, op operator.Stateful, 
 			if err != nil {
 				return marker.StateFile{}, err
 			}
-			payload = delta
+			payload, aboutBytes = delta, base.SnapshotBytes
 		}
 	}
 	if payload == nil {
 		var err error
-		if payload, err = s.snapshot(op, &h); err != nil {
+		if payload, err = s.snapshot(op, &h, aboutBytes); err != nil {
 			return marker.StateFile{}, err
 		}
 	}
@@ -81,8 +69,14 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
 	}
-	payload := s.codec.enc.EncodeAll(raw, nil)
-	sum := base.DeltaBytes + int64(len(payload))
+	payload, _, err := pack(int64(len(raw)/2), func(w io.Writer) error {
+		_, err := w.Write(raw)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
+	}
+	sum := base.DeltaBytes + int64(len(payload)-lineRoom)
 	long := base.Deltas >= SnapshotEvery && sum*snapshotShare >= base.SnapshotBytes
 	if long || sum > max(base.SnapshotBytes, smallChainBytes) {
 		return nil, nil
@@ -93,40 +87,24 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 }
 
 // snapshot packs the whole state, without holding it unpacked where the
-// operator can stream it.
-func (s *Store) snapshot(op operator.Stateful, h *header) ([]byte, error) {
+// operator can stream it. aboutBytes is the size of the one before.
+func (s *Store) snapshot(op operator.Stateful, h *header, aboutBytes int64) ([]byte, error) {
 	h.Kind, h.Deltas, h.DeltaBytes = kindSnapshot, 0, 0
-	var out bytes.Buffer
-	s.codec.enc.Reset(&out)
-	counted := &counter{w: s.codec.enc}
-	var err error
-	if streamed, ok := op.(operator.SnapshotWriter); ok {
-		err = streamed.WriteSnapshot(counted)
-	} else {
-		var raw []byte
-		if raw, err = op.Snapshot(); err == nil {
-			_, err = counted.Write(raw)
+	payload, rawBytes, err := pack(aboutBytes+aboutBytes/8, func(w io.Writer) error {
+		if streamed, ok := op.(operator.SnapshotWriter); ok {
+			return streamed.WriteSnapshot(w)
 		}
-	}
-	if err == nil {
-		err = s.codec.enc.Close()
-	}
+		raw, err := op.Snapshot()
+		if err == nil {
+			_, err = w.Write(raw)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("snapshot of %s: %w", op.Name(), err)
 	}
-	h.RawBytes, h.SnapshotBytes = counted.n, int64(out.Len())
-	return out.Bytes(), nil
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
+	h.RawBytes, h.SnapshotBytes = rawBytes, int64(len(payload)-lineRoom)
+	return payload, nil
 }
 
 func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.StateFile, error) {
@@ -152,9 +130,11 @@ func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.St
 // Load makes the operator's state that of tip: back to the chain's snapshot,
 // every file checked, then forward. On an error the operator is empty.
 func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, tip marker.StateFile) error {
-	if err := s.prepare(); err != nil {
+	dec, err := newDecoder()
+	if err != nil {
 		return err
 	}
+	defer dec.Close()
 	op.Reset()
 	chain, err := s.chain(ctx, queryID, op.Name(), reference{tip.Path, tip.SHA256})
 	if err != nil {
@@ -162,7 +142,7 @@ func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, 
 	}
 	for i := len(chain) - 1; i >= 0; i-- {
 		l := chain[i]
-		raw, err := s.codec.unpack(l.path, l.header, l.payload)
+		raw, err := unpack(dec, l.path, l.header, l.payload)
 		if err == nil {
 			if l.header.Kind == kindSnapshot {
 				err = op.LoadSnapshot(raw)
