@@ -37,6 +37,8 @@ type run struct {
 	// limit is the marker of a side sink that holds the next batch already and
 	// so fixes where it ends; nil otherwise.
 	limit *marker.Marker
+	// caring ends with the run: what table care does beside the batches ends with it.
+	caring context.Context
 }
 
 // identity is who the query is, for every file and marker that is written.

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/checkpoint"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/sink"
 )
 
 // Run starts the query and runs batches until its trigger is done or ctx ends.
@@ -27,7 +28,15 @@ func (q *Query) Run(ctx context.Context) error {
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	return stopped(ctx, r.loop(ctx, pending))
+	caring, end := context.WithCancel(ctx)
+	r.caring = caring
+	err = r.loop(ctx, pending)
+	if err == nil {
+		r.settleCare(true)
+	}
+	end()
+	r.settleCare(true) // nothing goes on when Run has returned
+	return stopped(ctx, err)
 }
 
 // stopped turns the error of a stop that was asked for into a clean end.
@@ -139,14 +148,13 @@ func BatchesToCare(batchID int64) int64 { return maintainEvery - (batchID+1)%mai
 // care is what is done between two batches every so often: table care by the
 // sinks, and letting go of checkpoint files that nothing needs any more.
 func (r *run) care(ctx context.Context) error {
+	r.settleCare(false)
 	if r.next%maintainEvery != 0 {
 		return nil
 	}
 	for _, s := range r.sinks {
 		if m, ok := s.Sink.(Maintainer); ok {
-			if err := m.Maintain(ctx); err != nil {
-				r.q.Logger.Warn("table care failed, it is tried again later", "query", r.q.Name, "table", s.Sink.Name(), "error", err)
-			}
+			r.cared(s.Sink, m.Maintain(r.caring))
 		}
 	}
 	keep := r.next - retainBatches
@@ -171,6 +179,22 @@ func (r *run) care(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settleCare commits what the table care has written beside the batches, where it is
+// ready or where it is waited for.
+func (r *run) settleCare(wait bool) {
+	for _, s := range r.sinks {
+		if m, ok := s.Sink.(Maintainer); ok {
+			r.cared(s.Sink, m.Settle(r.caring, wait))
+		}
+	}
+}
+
+func (r *run) cared(s sink.Sink, err error) {
+	if err != nil {
+		r.q.Logger.Warn("table care failed, it is tried again later", "query", r.q.Name, "table", s.Name(), "error", err)
+	}
 }
 
 // Claim starts the query as Run does, decides and claims, and runs no batch:

@@ -118,6 +118,9 @@ type ProgressSink interface {
 // Maintainer is what a sink may also be: table care between two batches.
 type Maintainer interface {
 	Maintain(ctx context.Context) error
+	// Settle commits what Maintain has begun and goes on beside the batches, where
+	// it is ready; with wait it waits for it.
+	Settle(ctx context.Context, wait bool) error
 }
 
 // Progress is the row of ops.stream_progress of one batch. Names are Spark's

@@ -31,6 +31,8 @@ type Care struct {
 	// no time left for. On a slow machine the first part would else use up the time
 	// of all others, step after step.
 	first int
+	// job is the rewrite that is written beside the batches, nil where none is.
+	job *job
 
 	// seen is the health as of the last step: who asks for it never waits for a
 	// step that is under way.
@@ -79,13 +81,17 @@ func (c *Care) Step(ctx context.Context) error {
 	err := c.step(ctx)
 	c.health.Steps++
 	c.health.At, c.health.Error = c.s.Clock.Now(), ""
+	c.noteFailure(ctx, err)
+	now := c.health
+	c.seen.Store(&now)
+	return err
+}
+
+func (c *Care) noteFailure(ctx context.Context, err error) {
 	if err != nil && !errors.Is(err, lake.ErrNoTable) && ctx.Err() == nil {
 		c.health.Failures++
 		c.health.Error = err.Error()
 	}
-	now := c.health
-	c.seen.Store(&now)
-	return err
 }
 
 func (c *Care) step(ctx context.Context) error {
@@ -227,7 +233,7 @@ func (c *Care) head(t *table.Table) *snapshotFiles {
 }
 
 func (c *Care) compactStep(ctx context.Context, p *pace) error {
-	if c.s.NoCompaction {
+	if c.s.NoCompaction || c.job != nil {
 		return nil
 	}
 	did, err := c.compactAt(ctx, p, false)
@@ -260,6 +266,10 @@ func (c *Care) compactAt(ctx context.Context, p *pace, whole bool) (Compacted, e
 	}
 	groups := c.s.groups(t, h, whole)
 	if len(groups) == 0 {
+		return Compacted{}, nil
+	}
+	if c.s.Beside && !whole {
+		c.job = c.begin(ctx, t, groups, besideRest)
 		return Compacted{}, nil
 	}
 	return c.rewrite(ctx, t, groups)

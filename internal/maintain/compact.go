@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -137,44 +138,130 @@ func (s Settings) groups(t *table.Table, head *snapshotFiles, whole bool) []grou
 	return out
 }
 
+// job is a rewrite whose files are written beside the batches. Until its commit
+// nothing refers to them.
+type job struct {
+	begun time.Time
+	from  int64 // the head that was read
+	stop  context.CancelFunc
+	done  chan struct{}
+
+	// Of the files, once done is closed.
+	remove, add []iceberg.DataFile
+	out         Compacted
+	err         error
+}
+
 // rewrite puts groups of files of t's head together, in one commit.
 func (c *Care) rewrite(ctx context.Context, t *table.Table, groups []group) (Compacted, error) {
-	var out Compacted
-	var remove, add []iceberg.DataFile
-	for _, g := range groups {
-		files, rows, err := c.write(ctx, t, g)
-		if err != nil {
-			return out, err
+	j := c.begin(ctx, t, groups, 0)
+	<-j.done
+	return c.commit(ctx, t, j)
+}
+
+// begin writes the new files of groups of t's head, at the share of the time that
+// rest leaves it: it pauses rest times as long as it works.
+func (c *Care) begin(ctx context.Context, t *table.Table, groups []group, rest int) *job {
+	ctx, stop := context.WithCancel(ctx)
+	j := &job{begun: c.s.Clock.Now(), from: lake.HeadOf(t).ID, stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(j.done)
+		defer stop()
+		for _, g := range groups {
+			files, rows, err := c.write(ctx, t, g, rest)
+			if err != nil {
+				j.err = err
+				return
+			}
+			for _, f := range g {
+				j.remove = append(j.remove, f.file)
+			}
+			j.add = append(j.add, files...)
+			j.out.Rows += rows
+			j.out.Bytes += g.bytes()
 		}
-		for _, f := range g {
-			remove = append(remove, f.file)
-		}
-		add = append(add, files...)
-		out.Rows += rows
-		out.Bytes += g.bytes()
+		fault.Reach(c.s.Scope, fault.CareStaged)
+	}()
+	return j
+}
+
+// commit puts the files of a job that is done into the table, t as far as that is
+// still its head.
+func (c *Care) commit(ctx context.Context, t *table.Table, j *job) (Compacted, error) {
+	if j.err != nil {
+		return Compacted{}, j.err
 	}
-	fault.Reach(c.s.Scope, fault.CareStaged)
+	out := j.out
 	for {
-		_, err := c.catalog.Rewrite(ctx, t, remove, add, map[string]string{summaryCare: "compaction"})
+		if lake.HeadOf(t).ID != j.from {
+			if gone, err := c.changedUnder(ctx, t, j.remove); err != nil || gone {
+				return Compacted{Conflicts: out.Conflicts}, err
+			}
+		}
+		_, err := c.catalog.Rewrite(ctx, t, j.remove, j.add, map[string]string{summaryCare: "compaction"})
 		if err == nil {
 			fault.Reach(c.s.Scope, fault.CareCompacted)
-			out.FilesRemoved, out.FilesAdded, out.Commits = len(remove), len(add), 1
+			out.FilesRemoved, out.FilesAdded, out.Commits = len(j.remove), len(j.add), 1
 			return out, nil
 		}
-		if !lake.IsConflict(err) {
-			return out, err
-		}
-		if out.Conflicts++; out.Conflicts >= conflictsMax {
-			return out, nil
+		if out.Conflicts++; !lake.IsConflict(err) || out.Conflicts >= conflictsMax {
+			if lake.IsConflict(err) {
+				err = nil
+			}
+			return Compacted{Conflicts: out.Conflicts}, err
 		}
 		if t, err = c.catalog.LoadTable(ctx, c.ident); err != nil {
-			return out, err
-		}
-		if gone, err := c.changedUnder(ctx, t, remove); err != nil || gone {
-			return out, err
+			return Compacted{Conflicts: out.Conflicts}, err
 		}
 	}
 }
+
+// Settle commits the files that a step has begun to write beside the batches, once
+// they are there; with wait it waits for them. It does nothing where none are.
+func (c *Care) Settle(ctx context.Context, wait bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j := c.job
+	if j == nil {
+		return nil
+	}
+	if !wait {
+		select {
+		case <-j.done:
+		default:
+			return nil
+		}
+	}
+	<-j.done
+	c.job = nil
+	switch age := c.s.Clock.Now().Sub(j.begun); {
+	case ctx.Err() != nil || errors.Is(j.err, context.Canceled):
+		return nil
+	case age > c.s.OrphanAge/2:
+		return nil // somebody may take its files for orphans by now
+	}
+	did, err := c.settle(ctx, j)
+	c.health.Compacted.add(did)
+	c.noteFailure(ctx, err)
+	now := c.health
+	c.seen.Store(&now)
+	return err
+}
+
+func (c *Care) settle(ctx context.Context, j *job) (Compacted, error) {
+	if j.err != nil {
+		return Compacted{}, j.err
+	}
+	t, err := c.catalog.LoadTable(ctx, c.ident)
+	if err != nil {
+		return Compacted{}, err
+	}
+	return c.commit(ctx, t, j)
+}
+
+// besideRest is how many times as long as it works a rewrite beside the batches
+// pauses: it takes half of a core at most.
+const besideRest = 1
 
 // changedUnder reports whether the head has lost one of the files, or has got
 // deletes: then their rows are not those that were written again.
@@ -196,7 +283,7 @@ func (c *Care) changedUnder(ctx context.Context, t *table.Table, files []iceberg
 }
 
 // write reads the files of a group and writes their rows again.
-func (c *Care) write(ctx context.Context, t *table.Table, g group) (_ []iceberg.DataFile, rows int64, err error) {
+func (c *Care) write(ctx context.Context, t *table.Table, g group, rest int) (_ []iceberg.DataFile, rows int64, err error) {
 	storage, err := lake.DataFSOf(ctx, t)
 	if err != nil {
 		return nil, 0, err
@@ -228,12 +315,19 @@ func (c *Care) write(ctx context.Context, t *table.Table, g group) (_ []iceberg.
 		defer order.release()
 		take = order.take
 	}
+	began := c.s.Clock.Now()
 	for rec, err := range records {
 		if err != nil {
 			return nil, 0, fmt.Errorf("read files of %s: %w", lake.Name(c.ident), err)
 		}
 		if err := take(rec); err != nil {
 			return nil, 0, err
+		}
+		if rest > 0 {
+			if err := c.s.Clock.Sleep(ctx, time.Duration(rest)*c.s.Clock.Now().Sub(began)); err != nil {
+				return nil, 0, err
+			}
+			began = c.s.Clock.Now()
 		}
 	}
 	if order != nil {

@@ -6,7 +6,9 @@
 //
 // Care.Step is called by a table's writer between two of its batches. What one
 // step does is bounded (Limits), so that the next commit is never late; what is
-// left over is done by the steps that follow. Every change is a commit that
+// left over is done by the steps that follow. The files that take the place of
+// small ones are written while batches go on, and only their commit (Settle) stands
+// between two of them. Every change is a commit that
 // asserts the head it was prepared on, so a step that loses against another
 // writer did nothing, and a writer that loses against a step tries again as
 // after any other conflict. No step changes a row or moves a marker.

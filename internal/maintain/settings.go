@@ -61,6 +61,9 @@ type Settings struct {
 	// of about the same size it takes.
 	TargetBytes int64
 	MinFiles    int
+	// Beside lets a step only begin a rewrite: its files are written while batches
+	// go on, and Settle commits them between two of them.
+	Beside bool
 	// Sort are columns by which the rows of a new file are ordered.
 	Sort []string
 

@@ -5,6 +5,7 @@ package care
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -25,6 +26,7 @@ import (
 	"github.com/weirlake/weir/internal/app"
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/clock"
+	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/maintain"
@@ -246,7 +248,8 @@ func (d *day) commit(ctx context.Context, n int) error {
 	d.rep.Commits = n
 	if n%everyBatches == 0 {
 		began := d.real.Now()
-		if err := d.s.(interface{ Maintain(context.Context) error }).Maintain(ctx); err != nil {
+		m := d.s.(engine.Maintainer)
+		if err := errors.Join(m.Maintain(ctx), m.Settle(ctx, true)); err != nil {
 			return err
 		}
 		d.cares = append(d.cares, ms(d.real.Now().Sub(began)))

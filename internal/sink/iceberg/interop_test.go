@@ -3,6 +3,7 @@ package iceberg_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,7 +104,7 @@ func (r *run) commits(t *testing.T, n int) {
 			t.Fatal(err)
 		}
 		r.cur = done.Marker
-		if err := r.s.Maintain(context.Background()); err != nil {
+		if err := errors.Join(r.s.Maintain(context.Background()), r.s.Settle(context.Background(), true)); err != nil {
 			t.Fatal(err)
 		}
 	}

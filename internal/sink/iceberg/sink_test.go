@@ -148,7 +148,7 @@ func TestMaintainKeepsMetadataFlatAndTheMarkerInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.cur = done.Marker
-		if err := r.s.Maintain(context.Background()); err != nil {
+		if err := errors.Join(r.s.Maintain(context.Background()), r.s.Settle(context.Background(), true)); err != nil {
 			t.Fatal(err)
 		}
 		tbl, err := r.c.LoadTable(context.Background(), ident)
