@@ -159,8 +159,8 @@ func (c *Care) rewrite(ctx context.Context, t *table.Table, groups []group) (Com
 	return c.commit(ctx, t, j)
 }
 
-// begin writes the new files of groups of t's head, at the share of the time that
-// rest leaves it: it pauses rest times as long as it works.
+// begin writes the new files of groups of t's head. With a rest it does so on one
+// core, and pauses rest times as long as it works.
 func (c *Care) begin(ctx context.Context, t *table.Table, groups []group, rest int) *job {
 	ctx, stop := context.WithCancel(ctx)
 	j := &job{begun: c.s.Clock.Now(), from: lake.HeadOf(t).ID, stop: stop, done: make(chan struct{})}
@@ -260,8 +260,8 @@ func (c *Care) settle(ctx context.Context, j *job) (Compacted, error) {
 }
 
 // besideRest is how many times as long as it works a rewrite beside the batches
-// pauses: it takes half of a core at most.
-const besideRest = 1
+// pauses, reading and encoding on one core at a time: it is not urgent.
+const besideRest = 3
 
 // changedUnder reports whether the head has lost one of the files, or has got
 // deletes: then their rows are not those that were written again.
@@ -288,15 +288,19 @@ func (c *Care) write(ctx context.Context, t *table.Table, g group, rest int) (_ 
 	if err != nil {
 		return nil, 0, err
 	}
+	cores, options := 0, []table.ScanOption{table.WithSnapshotID(lake.HeadOf(t).ID)}
+	if rest > 0 {
+		cores, options = 1, append(options, table.WithMaxConcurrency(1))
+	}
 	w, err := datafile.NewWriter(datafile.Spec{
 		Schema: t.Schema(), PartitionSpec: t.Spec(), FormatVersion: t.Metadata().Version(), Properties: t.Properties(),
-		Location: lake.DataLocation(t), FS: storage, TargetBytes: 2 * c.s.TargetBytes,
+		Location: lake.DataLocation(t), FS: storage, TargetBytes: 2 * c.s.TargetBytes, Parallel: cores,
 	}, "compacted-"+clock.Nonce()+"-", nil)
 	if err != nil {
 		return nil, 0, fmt.Errorf("write files of %s: %w", lake.Name(c.ident), err)
 	}
 	defer w.Abort()
-	sc := t.Scan(table.WithSnapshotID(lake.HeadOf(t).ID))
+	sc := t.Scan(options...)
 	defer sc.Close()
 	var want int64
 	tasks := make([]table.FileScanTask, len(g))
