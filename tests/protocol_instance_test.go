@@ -141,7 +141,7 @@ func TestSIGTERMAbandonsOrFinishesABatchAndNeverTearsIt(t *testing.T) {
 // process recovers from the kill of the one before it and is killed itself.
 func TestEveryCrashPointIsReachedWhereItAppliesAndTheRestartIsExact(t *testing.T) {
 	onlySilver := []string{fault.CommitSide, fault.StageState}
-	notOfBatches := []string{"ingest", "gold", "job", "care", "deliver", "erase", "rebuild"}
+	notOfBatches := []string{"ingest", "gold", "job", "care", "deliver", "erase", "rebuild", "state"}
 	l := newLab(t, 0)
 	l.write(40)
 	l.run(exitOK)

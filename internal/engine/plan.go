@@ -224,7 +224,7 @@ func (p *Plan) formats(ctx context.Context, q *Query, obs *observed, main *marke
 // loaded, as the start does, because only that tells whether it can be.
 func (p *Plan) states(ctx context.Context, q *Query, main *marker.Marker, d checkpoint.Decision) error {
 	p.State = q.stateFates(main, d)
-	store := state.NewStore(q.Checkpoint)
+	store := state.NewStore(q.Checkpoint, q.stateOptions())
 	for i, op := range q.Transform.State() {
 		f := &p.State[i]
 		at := slices.IndexFunc(main.State, func(s marker.StateFile) bool { return s.Operator == op.Name() })

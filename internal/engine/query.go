@@ -51,6 +51,9 @@ type Options struct {
 	OnLostCheckpoint checkpoint.OnLostCheckpoint
 	// TakeOver claims the query although another instance seems alive.
 	TakeOver bool
+	// StatePartBytes is the size at which a snapshot of state is cut into parts;
+	// 0 is the default of package state.
+	StatePartBytes int
 	// NewState begins with nothing remembered, whatever state there is.
 	NewState bool
 	// InstanceID is stable for one deployment of the query.

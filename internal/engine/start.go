@@ -26,6 +26,10 @@ type stateStore interface {
 	Purge(ctx context.Context, tip marker.StateFile) error
 }
 
+func (q *Query) stateOptions() state.Options {
+	return state.Options{Query: q.Name, PartBytes: q.Options.StatePartBytes}
+}
+
 // lock is the first step of a start. On an object store there is no file lock;
 // the lease in the marker and the epochs stand alone there.
 func (q *Query) lock() (func(), error) {
@@ -53,7 +57,7 @@ type observed struct {
 // earlier run left without a commit, if there is one.
 func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 	outputs := q.ordered()
-	r := &run{q: q, log: checkpoint.Open(q.Checkpoint, q.Name), state: state.NewStore(q.Checkpoint)}
+	r := &run{q: q, log: checkpoint.Open(q.Checkpoint, q.Name), state: state.NewStore(q.Checkpoint, q.stateOptions())}
 	waited := false
 	self := q.self()
 	for range maxStartAttempts {

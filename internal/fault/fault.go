@@ -49,6 +49,12 @@ const (
 	CommitPrepared = "commit.prepared"
 )
 
+// The crash points of an operator's state beyond its version in one file (package
+// state's doc.go).
+const (
+	StatePart = "state.part"
+)
+
 // The crash points of ingestion.
 const (
 	IngestReceived  = "ingest.received"  // an event was read from the stream
@@ -132,6 +138,7 @@ func Points() []Point {
 		{CommitPrepared, "deliver", "a store outside holds the batch's rows in an open transaction"},
 		{DeliverChunk, "deliver", "the receiver has acknowledged a part of the batch"},
 		{PublishFile, "deliver", "the batch is committed, one of its files is visible, its manifest is not"},
+		{StatePart, "state", "one part of a snapshot is durable, nothing names it"},
 		{IngestReceived, "ingest", "an event was read from the stream"},
 		{IngestProduced, "ingest", "the event was handed to the producer"},
 		{IngestAcked, "ingest", "Kafka has acknowledged everything before the position"},

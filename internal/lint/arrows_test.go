@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	// Operators and the decision do no I/O.
 	"operator":   {"batch", "marker", "event", "failure", "upsert"},
 	"registry":   {"event", "failure", "clock"},
-	"state":      {"marker", "objstore", "operator", "failure", "clock"},
+	"state":      {"marker", "objstore", "operator", "failure", "fault", "clock"},
 	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
 	// Tables. How a query's columns and a table's differ is said in one way.
 	"column": {"failure"},

@@ -37,11 +37,6 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// SnapshotWriter is a Stateful whose snapshot need not be in memory at once.
-type SnapshotWriter interface {
-	WriteSnapshot(w io.Writer) error
-}
-
 // Snapshot implements Stateful.
 func (d *dedup) Snapshot() ([]byte, error) {
 	var b bytes.Buffer
@@ -83,12 +78,19 @@ func (d *dedup) Delta() ([]byte, error) {
 
 // LoadSnapshot implements Stateful.
 func (d *dedup) LoadSnapshot(b []byte) error {
+	return d.ReadSnapshot(bytes.NewReader(b), int64(len(b)))
+}
+
+// ReadSnapshot implements SnapshotReader.
+func (d *dedup) ReadSnapshot(r io.Reader, sizeBytes int64) error {
 	d.Reset()
-	return d.apply(b, kindSnapshot)
+	return d.apply(newStateReader(r, sizeBytes), kindSnapshot)
 }
 
 // ApplyDelta implements Stateful.
-func (d *dedup) ApplyDelta(b []byte) error { return d.apply(b, kindDelta) }
+func (d *dedup) ApplyDelta(b []byte) error {
+	return d.apply(newStateReader(bytes.NewReader(b), int64(len(b))), kindDelta)
+}
 
 // stateEncoder writes chunks; the first error sticks.
 type stateEncoder struct {
@@ -169,8 +171,13 @@ func (e *stateEncoder) end() error {
 
 // apply reads a whole encoded state. What it has read before a fault stays;
 // the caller resets.
-func (d *dedup) apply(b []byte, kind byte) error {
-	if len(b) < headerBytes || string(b[:8]) != stateMagic {
+func (d *dedup) apply(r *stateReader, kind byte) error {
+	size := uint64(r.left)
+	b, err := r.bytes(headerBytes)
+	if err != nil {
+		return err
+	}
+	if string(b[:8]) != stateMagic {
 		return corrupt("it does not begin as a state of dedup")
 	}
 	if got := crc32.Checksum(b[:headerBytes-4], castagnoli); got != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
@@ -186,27 +193,25 @@ func (d *dedup) apply(b []byte, kind byte) error {
 	d.advance(max(d.watermark, int64(binary.LittleEndian.Uint64(b[12:]))))
 	if kind == kindSnapshot {
 		// Bounded by what the bytes can hold: a UUID takes 16, an id at least 2.
-		d.uuids.reserve(int(min(binary.LittleEndian.Uint64(b[20:]), uint64(len(b)/16))))
-		d.ids.reserve(int(min(binary.LittleEndian.Uint64(b[28:]), uint64(len(b)/2))))
+		d.uuids.reserve(int(min(binary.LittleEndian.Uint64(b[20:]), size/16)))
+		d.ids.reserve(int(min(binary.LittleEndian.Uint64(b[28:]), size/2)))
 	}
-	var total uint64
-	for b = b[headerBytes:]; ; {
-		if len(b) < frameBytes {
-			return corrupt("it is cut")
+	for total := uint64(0); ; {
+		frame, err := r.bytes(frameBytes)
+		if err != nil {
+			return err
 		}
-		rows, size := binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
-		if uint64(len(b)-frameBytes) < uint64(size) {
-			return corrupt("it is cut")
+		chunk, rows, want := frame[0], binary.LittleEndian.Uint32(frame[1:]), binary.LittleEndian.Uint32(frame[9:])
+		sum := crc32.Checksum(frame[:9], castagnoli)
+		payload, err := r.bytes(uint64(binary.LittleEndian.Uint32(frame[5:])))
+		if err != nil {
+			return err
 		}
-		payload := b[frameBytes : frameBytes+int(size)]
-		sum := crc32.Update(crc32.Checksum(b[:9], castagnoli), castagnoli, payload)
-		if sum != binary.LittleEndian.Uint32(b[9:]) {
+		if crc32.Update(sum, castagnoli, payload) != want {
 			return corrupt("a chunk's checksum is wrong")
 		}
-		chunk := b[0]
-		b = b[frameBytes+int(size):]
 		if chunk == chunkEnd {
-			if len(payload) != 8 || binary.LittleEndian.Uint64(payload) != total || len(b) != 0 {
+			if len(payload) != 8 || binary.LittleEndian.Uint64(payload) != total || r.left != 0 {
 				return corrupt("it does not hold as many keys as it says")
 			}
 			return nil

@@ -145,44 +145,56 @@ func (s *groups) WriteSnapshot(w io.Writer) error {
 
 // LoadSnapshot implements Stateful.
 func (s *groups) LoadSnapshot(b []byte) error {
+	return s.ReadSnapshot(bytes.NewReader(b), int64(len(b)))
+}
+
+// ReadSnapshot implements SnapshotReader.
+func (s *groups) ReadSnapshot(r io.Reader, sizeBytes int64) error {
 	s.Reset()
-	return s.apply(b, kindSnapshot)
+	return s.apply(newStateReader(r, sizeBytes), kindSnapshot)
 }
 
 // ApplyDelta implements Stateful.
-func (s *groups) ApplyDelta(b []byte) error { return s.apply(b, kindDelta) }
+func (s *groups) ApplyDelta(b []byte) error {
+	return s.apply(newStateReader(bytes.NewReader(b), int64(len(b))), kindDelta)
+}
 
-func (s *groups) apply(b []byte, kind byte) error {
-	if len(b) < groupHeaderBytes+groupSumBytes || string(b[:8]) != groupMagic {
+func (s *groups) apply(r *stateReader, kind byte) error {
+	b, err := r.bytes(groupHeaderBytes)
+	switch {
+	case err != nil:
+		return err
+	case string(b[:8]) != groupMagic:
 		return corrupt("it does not begin as a state of %s", s.g.name)
-	}
-	body := b[:len(b)-groupSumBytes]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[len(body):]) {
-		return corrupt("its checksum is wrong")
-	}
-	if b[8] != kind {
+	case b[8] != kind:
 		return corrupt("kind %d where %d was expected", b[8], kind)
-	}
-	if binary.LittleEndian.Uint64(b[9:]) != xxh3.HashString(s.g.layout()) {
+	case binary.LittleEndian.Uint64(b[9:]) != xxh3.HashString(s.g.layout()):
 		return corrupt("it is of another definition of %s", s.g.name)
 	}
 	watermark, entries := int64(binary.LittleEndian.Uint64(b[17:])), binary.LittleEndian.Uint64(b[25:])
-	b = body[groupHeaderBytes:]
+	var key []byte
 	for range entries {
-		key, rest, ok := cutText(b)
-		if !ok {
-			return corrupt("a key is cut")
+		text, err := r.text()
+		if err != nil {
+			return err
 		}
-		state, rest, ok := cutText(rest)
-		if !ok {
-			return corrupt("the state of a key is cut")
+		key = append(key[:0], text...)
+		state, err := r.text()
+		if err != nil {
+			return err
 		}
-		b = rest
 		if err := s.applyEntry(key, state); err != nil {
 			return err
 		}
 	}
-	if len(b) > 0 {
+	want := r.sum
+	if b, err = r.bytes(groupSumBytes); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint32(b) != want {
+		return corrupt("its checksum is wrong")
+	}
+	if r.left > 0 {
 		return corrupt("it is longer than its entries")
 	}
 	s.watermark = max(s.watermark, watermark)

@@ -1,6 +1,7 @@
 // Package state keeps the versions of the operators' memory in a checkpoint:
 //
 //	state/<operator>/<version>-<attempt>.{snapshot,delta}
+//	state/<operator>/<version>-<attempt>.<number>.part
 //
 // A version belongs to a batch: version N is the state after batch N. It is
 // written, durable, before the commit whose marker names it (path and
@@ -10,7 +11,11 @@
 //
 // A file is one line of JSON (the header: format, query id, operator, version,
 // kind, parent, sizes), then the operator's own encoding compressed with zstd.
-// A file is written once and never changed.
+// A file is written once and never changed. A snapshot that does not fit into one
+// file of bounded size is cut into parts, each a zstd frame; its own file has
+// format 2, no payload, and names the parts by their checksums. The parts are
+// durable before the file that names them, so a file that is there is whole, or
+// somebody has removed or damaged a part of it: the same as a damaged file.
 //
 // Rules:
 //   - a delta is only put on a parent that this process has itself saved or
@@ -52,10 +57,12 @@ const (
 	smallChainBytes = 64 << 10
 	// KeepVersions is how many versions back from the tip Purge keeps loadable.
 	KeepVersions = 10
+	// DefaultPartBytes is the size at which a snapshot is cut into parts.
+	DefaultPartBytes = 32 << 20
 	// RawBytesMax bounds what a file may unpack to.
-	RawBytesMax = 16 << 30
+	RawBytesMax = 1 << 40
 	// headerBytesMax bounds the first line.
-	headerBytesMax = 64 << 10
+	headerBytesMax = 4 << 20
 	// rememberedFiles bounds the headers that are kept in memory.
 	rememberedFiles = 1024
 )

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"path"
 	"strconv"
 	"strings"
@@ -16,13 +15,18 @@ import (
 	"github.com/weirlake/weir/internal/marker"
 )
 
-// Format is the version of the files' first line and layout.
-const Format = 1
+// Formats of the files' first line and layout. A snapshot in parts has the second,
+// so that a version that knows none refuses it; every other file has the first.
+const (
+	formatWhole = 1
+	formatParts = 2
+)
 
 const (
 	kindSnapshot = "snapshot"
 	kindDelta    = "delta"
 	prefix       = "state/"
+	partSuffix   = ".part"
 )
 
 // header is a file's first line.
@@ -46,11 +50,45 @@ type header struct {
 	// PayloadBytes follow the line, zstd; RawBytes is what they unpack to.
 	PayloadBytes int64 `json:"payload_bytes"`
 	RawBytes     int64 `json:"raw_bytes"`
+	// Parts hold the payload of a snapshot that is too large for one file: each
+	// a zstd frame of its own, in this order.
+	Parts []part `json:"parts,omitempty"`
+}
+
+// part is a file of a snapshot; partKey names it.
+type part struct {
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// partBytes is the size of all parts.
+func (h *header) partBytes() (n int64) {
+	for _, p := range h.Parts {
+		n += p.Bytes
+	}
+	return n
 }
 
 // key is the one place that builds the path of a state file.
 func key(operator string, version int64, attempt, kind string) string {
 	return fmt.Sprintf("%s%s/%d-%s.%s", prefix, operator, version, attempt, kind)
+}
+
+// partKey is the path of part i of a snapshot.
+func partKey(snapshot string, i int) string {
+	return fmt.Sprintf("%s.%04d%s", strings.TrimSuffix(snapshot, "."+kindSnapshot), i, partSuffix)
+}
+
+// snapshotOf is the snapshot that a part belongs to; not ok for another file.
+func snapshotOf(k string) (snapshot string, ok bool) {
+	rest, found := strings.CutSuffix(k, partSuffix)
+	base, number, cut := cutLast(rest, ".")
+	i, err := strconv.Atoi(number)
+	snapshot = base + "." + kindSnapshot
+	if _, _, _, ours := parseKey(snapshot); !found || !cut || err != nil || i < 0 || !ours || partKey(snapshot, i) != k {
+		return "", false
+	}
+	return snapshot, true
 }
 
 // folder is the prefix of an operator's files.
@@ -91,7 +129,10 @@ const lineRoom = 1 << 10
 // encode is the whole file. payload has lineRoom bytes before it.
 func (h header) encode(roomAndPayload []byte) ([]byte, error) {
 	payload := roomAndPayload[lineRoom:]
-	h.Format, h.PayloadBytes = Format, int64(len(payload))
+	h.Format, h.PayloadBytes = formatWhole, int64(len(payload))
+	if len(h.Parts) > 0 {
+		h.Format = formatParts
+	}
 	line, err := json.Marshal(h)
 	if err != nil {
 		return nil, fmt.Errorf("encode the header of a state file: %w", err)
@@ -133,13 +174,16 @@ func peek(path, operator string, data []byte) (*header, error) {
 	if err := json.Unmarshal(data[:end], h); err != nil {
 		return nil, damaged(path, "its header is unreadable: %v", err)
 	}
-	if h.Format != Format {
-		return nil, failure.Wrap(failure.Checkpoint, ErrForeign, "%s has format %d, this version knows %d", path, h.Format, Format).
+	if h.Format > formatParts || h.Format < formatWhole {
+		return nil, failure.Wrap(failure.Checkpoint, ErrForeign, "%s has format %d, this version knows %d", path, h.Format, formatParts).
 			WithHint("run the version of Weir that wrote it, or remove the folder state/ of the checkpoint: it is rebuilt from the table")
 	}
 	op, version, kind, ok := parseKey(path)
 	if !ok || h.Operator != operator || op != operator || version != h.Version || kind != h.Kind || h.PayloadBytes != int64(len(data)-end-1) {
 		return nil, damaged(path, "its header speaks of another file: %.300q", data[:end])
+	}
+	if inParts := len(h.Parts) > 0; inParts != (h.Format == formatParts) || inParts && (kind != kindSnapshot || h.PayloadBytes > 0) {
+		return nil, damaged(path, "its header speaks of parts that it cannot have: %.300q", data[:end])
 	}
 	return h, nil
 }
@@ -165,55 +209,75 @@ var encoders = sync.Pool{New: func() any {
 	return enc
 }}
 
-func newDecoder() (*zstd.Decoder, error) {
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(RawBytesMax), zstd.WithDecoderLowmem(true))
-	if err != nil {
-		return nil, fmt.Errorf("prepare zstd: %w", err)
-	}
-	return dec, nil
+// packer compresses what is written to it into frames of about partBytes, and hands
+// on each but the last when it is full. A frame lies behind lineRoom bytes.
+type packer struct {
+	enc       *zstd.Encoder
+	out       bytes.Buffer
+	partBytes int
+	full      func(frame []byte) error
+	rawBytes  int64
+	// held are the bytes since the encoder last put something out: at most so much
+	// is to come of them.
+	held int
 }
 
-// pack compresses what write writes, behind lineRoom bytes. sizeBytes is about how
-// much it will be. It gives also the number of bytes before compression.
-func pack(sizeBytes int64, write func(io.Writer) error) (roomAndPayload []byte, rawBytes int64, err error) {
-	var out bytes.Buffer
-	out.Grow(int(sizeBytes) + lineRoom)
-	out.Write(make([]byte, lineRoom))
-	enc := encoders.Get().(*zstd.Encoder)
-	defer func() {
-		enc.Reset(nil)
-		encoders.Put(enc)
-	}()
-	enc.Reset(&out)
-	counted := &counter{w: enc}
-	if err = write(counted); err == nil {
-		err = enc.Close()
-	}
-	return out.Bytes(), counted.n, err
+// sliceBytes is how much is compressed before the size of the frame is looked at.
+const sliceBytes = 1 << 18
+
+// newPacker makes one for about sizeBytes of compressed bytes.
+func newPacker(sizeBytes int64, partBytes int, full func(frame []byte) error) *packer {
+	p := &packer{enc: encoders.Get().(*zstd.Encoder), partBytes: partBytes, full: full}
+	p.out.Grow(int(min(sizeBytes, int64(partBytes))) + lineRoom)
+	p.begin()
+	return p
 }
 
-type counter struct {
-	w io.Writer
-	n int64
+func (p *packer) begin() {
+	p.out.Reset()
+	p.out.Write(make([]byte, lineRoom))
+	p.held = 0
+	p.enc.Reset(&p.out)
 }
 
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
+// Write implements io.Writer.
+func (p *packer) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		if p.out.Len()-lineRoom+p.held >= p.partBytes {
+			frame, err := p.last()
+			if err == nil {
+				err = p.full(frame[lineRoom:])
+			}
+			if err != nil {
+				return n - len(b), err
+			}
+			p.begin()
+		}
+		piece := b[:min(len(b), sliceBytes, p.partBytes)]
+		before := p.out.Len()
+		if _, err := p.enc.Write(piece); err != nil {
+			return n - len(b), fmt.Errorf("compress a state: %w", err)
+		}
+		if p.held += len(piece); p.out.Len() > before {
+			p.held = 0
+		}
+		p.rawBytes += int64(len(piece))
+		b = b[len(piece):]
+	}
+	return n, nil
 }
 
-// unpack gives the operator's bytes.
-func unpack(dec *zstd.Decoder, path string, h *header, payload []byte) ([]byte, error) {
-	if h.RawBytes < 0 || h.RawBytes > RawBytesMax {
-		return nil, damaged(path, "it says that it unpacks to %d bytes", h.RawBytes)
+// last ends the frame and gives it, behind lineRoom bytes.
+func (p *packer) last() ([]byte, error) {
+	if err := p.enc.Close(); err != nil {
+		return nil, fmt.Errorf("compress a state: %w", err)
 	}
-	raw, err := dec.DecodeAll(payload, make([]byte, 0, h.RawBytes))
-	if err != nil {
-		return nil, damaged(path, "it does not unpack: %v", err)
-	}
-	if int64(len(raw)) != h.RawBytes {
-		return nil, damaged(path, "it unpacks to %d bytes, %d were recorded", len(raw), h.RawBytes)
-	}
-	return raw, nil
+	return p.out.Bytes(), nil
+}
+
+// close gives the encoder back.
+func (p *packer) close() {
+	p.enc.Reset(nil)
+	encoders.Put(p.enc)
 }

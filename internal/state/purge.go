@@ -8,7 +8,6 @@ import (
 
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
-	"github.com/weirlake/weir/internal/objstore"
 )
 
 // Purge removes the files of tip's operator that none of the last KeepVersions
@@ -29,8 +28,12 @@ func (s *Store) Purge(ctx context.Context, tip marker.StateFile) error {
 		return fmt.Errorf("list state of %s: %w", op, err)
 	}
 	for _, f := range files {
-		fileOp, v, _, ok := parseKey(f.Key)
-		if !ok || fileOp != op || v > version || keep[f.Key] {
+		name := f.Key
+		if snapshot, ok := snapshotOf(name); ok {
+			name = snapshot // a part goes with its snapshot, or with the attempt that never wrote one
+		}
+		fileOp, v, _, ok := parseKey(name)
+		if !ok || fileOp != op || v > version || keep[name] {
 			continue
 		}
 		if err := s.objects.Delete(ctx, f.Key); err != nil {
@@ -78,12 +81,9 @@ func (s *Store) header(ctx context.Context, op, path string) (*header, error) {
 	if h := s.headers[path]; h != nil {
 		return h, nil
 	}
-	data, err := s.objects.Get(ctx, path)
-	if errors.Is(err, objstore.ErrNotExist) {
-		return nil, failure.Wrap(failure.Checkpoint, ErrMissing, "%s in %s", path, s.objects.Location())
-	}
+	data, err := s.get(ctx, path)
 	if err != nil {
-		return nil, fmt.Errorf("read state %s: %w", path, err)
+		return nil, err
 	}
 	h, err := peek(path, op, data)
 	if err != nil {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/objstore"
 	"github.com/weirlake/weir/internal/operator"
@@ -16,6 +18,7 @@ import (
 // Store keeps the state of one checkpoint. It belongs to one goroutine.
 type Store struct {
 	objects objstore.Store
+	opts    Options
 	// sound are the files that this process saved, or loaded with their whole
 	// chain: only these may be a delta's parent.
 	sound map[string]*header
@@ -23,9 +26,21 @@ type Store struct {
 	headers map[string]*header
 }
 
+// Options of a store.
+type Options struct {
+	// Query is whose crash points are reached.
+	Query string
+	// PartBytes is the size at which a snapshot is cut into parts; 0 is
+	// DefaultPartBytes. It bounds the memory of a save and of a load.
+	PartBytes int
+}
+
 // NewStore makes a store over a checkpoint location.
-func NewStore(objects objstore.Store) *Store {
-	return &Store{objects: objects, sound: map[string]*header{}, headers: map[string]*header{}}
+func NewStore(objects objstore.Store, opts Options) *Store {
+	if opts.PartBytes == 0 {
+		opts.PartBytes = DefaultPartBytes
+	}
+	return &Store{objects: objects, opts: opts, sound: map[string]*header{}, headers: map[string]*header{}}
 }
 
 // Save makes the state after batch version durable: a delta on parent (the
@@ -52,7 +67,7 @@ func (s *Store) Save(ctx context.Context, queryID string, op operator.Stateful, 
 	}
 	if payload == nil {
 		var err error
-		if payload, err = s.snapshot(op, &h, aboutBytes); err != nil {
+		if payload, err = s.snapshot(ctx, op, &h, aboutBytes); err != nil {
 			return marker.StateFile{}, err
 		}
 	}
@@ -69,10 +84,12 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
 	}
-	payload, _, err := pack(int64(len(raw)/2), func(w io.Writer) error {
-		_, err := w.Write(raw)
-		return err
-	})
+	p := newPacker(int64(len(raw)/2), math.MaxInt, nil)
+	defer p.close()
+	if _, err := p.Write(raw); err != nil {
+		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
+	}
+	payload, err := p.last()
 	if err != nil {
 		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
 	}
@@ -86,25 +103,63 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 	return payload, nil
 }
 
-// snapshot packs the whole state, without holding it unpacked where the
-// operator can stream it. aboutBytes is the size of the one before.
-func (s *Store) snapshot(op operator.Stateful, h *header, aboutBytes int64) ([]byte, error) {
+// snapshot packs the whole state, without holding it unpacked where the operator
+// can stream it. Parts that are full are made durable on the way: nothing refers
+// to them before the snapshot's own file is there. aboutBytes is the size of the
+// snapshot before.
+func (s *Store) snapshot(ctx context.Context, op operator.Stateful, h *header, aboutBytes int64) ([]byte, error) {
 	h.Kind, h.Deltas, h.DeltaBytes = kindSnapshot, 0, 0
-	payload, rawBytes, err := pack(aboutBytes+aboutBytes/8, func(w io.Writer) error {
-		if streamed, ok := op.(operator.SnapshotWriter); ok {
-			return streamed.WriteSnapshot(w)
-		}
-		raw, err := op.Snapshot()
-		if err == nil {
-			_, err = w.Write(raw)
-		}
-		return err
-	})
+	full := func(frame []byte) error { return s.writePart(ctx, h, frame) }
+	p := newPacker(aboutBytes+aboutBytes/8, s.opts.PartBytes, full)
+	defer p.close()
+	err := writeSnapshot(op, p)
+	var payload []byte
+	if err == nil {
+		payload, err = p.last()
+	}
+	if err == nil && len(h.Parts) > 0 {
+		err = full(payload[lineRoom:])
+		payload = payload[:lineRoom]
+	}
 	if err != nil {
 		return nil, fmt.Errorf("snapshot of %s: %w", op.Name(), err)
 	}
-	h.RawBytes, h.SnapshotBytes = rawBytes, int64(len(payload)-lineRoom)
+	h.RawBytes, h.SnapshotBytes = p.rawBytes, int64(len(payload)-lineRoom)+h.partBytes()
 	return payload, nil
+}
+
+func writeSnapshot(op operator.Stateful, w io.Writer) error {
+	if streamed, ok := op.(operator.SnapshotWriter); ok {
+		return streamed.WriteSnapshot(w)
+	}
+	raw, err := op.Snapshot()
+	if err == nil {
+		_, err = w.Write(raw)
+	}
+	return err
+}
+
+// writePart makes the next part durable.
+func (s *Store) writePart(ctx context.Context, h *header, frame []byte) error {
+	path := partKey(key(h.Operator, h.Version, h.Attempt, kindSnapshot), len(h.Parts))
+	if err := s.create(ctx, path, frame); err != nil {
+		return err
+	}
+	h.Parts = append(h.Parts, part{marker.Hash(frame), int64(len(frame))})
+	fault.Reach(s.opts.Query, fault.StatePart)
+	return nil
+}
+
+// create writes a file once; the same contents under the same name are no error.
+func (s *Store) create(ctx context.Context, path string, data []byte) error {
+	created, existing, err := s.objects.CreateOnce(ctx, path, data)
+	if err != nil {
+		return fmt.Errorf("write state %s: %w", path, err)
+	}
+	if !created && !bytes.Equal(existing, data) {
+		return failure.New(failure.Runtime, "state %s is there with other contents: an attempt was numbered twice", path)
+	}
+	return nil
 }
 
 func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.StateFile, error) {
@@ -113,28 +168,19 @@ func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.St
 		return marker.StateFile{}, err
 	}
 	path := key(h.Operator, h.Version, h.Attempt, h.Kind)
-	created, existing, err := s.objects.CreateOnce(ctx, path, data)
-	if err != nil {
-		return marker.StateFile{}, fmt.Errorf("write state %s: %w", path, err)
-	}
-	if !created && !bytes.Equal(existing, data) {
-		return marker.StateFile{}, failure.New(failure.Runtime, "state %s is there with other contents: an attempt was numbered twice", path)
+	if err := s.create(ctx, path, data); err != nil {
+		return marker.StateFile{}, err
 	}
 	if len(s.sound) >= rememberedFiles {
 		clear(s.sound) // costs a snapshot; Purge keeps the number far below
 	}
 	s.sound[path] = h
-	return marker.StateFile{Operator: h.Operator, Path: path, SHA256: marker.Hash(data), Keys: h.Keys, Bytes: int64(len(data))}, nil
+	return marker.StateFile{Operator: h.Operator, Path: path, SHA256: marker.Hash(data), Keys: h.Keys, Bytes: int64(len(data)) + h.partBytes()}, nil
 }
 
 // Load makes the operator's state that of tip: back to the chain's snapshot,
 // every file checked, then forward. On an error the operator is empty.
 func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, tip marker.StateFile) error {
-	dec, err := newDecoder()
-	if err != nil {
-		return err
-	}
-	defer dec.Close()
 	op.Reset()
 	chain, err := s.chain(ctx, queryID, op.Name(), reference{tip.Path, tip.SHA256})
 	if err != nil {
@@ -142,18 +188,7 @@ func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, 
 	}
 	for i := len(chain) - 1; i >= 0; i-- {
 		l := chain[i]
-		raw, err := unpack(dec, l.path, l.header, l.payload)
-		if err == nil {
-			if l.header.Kind == kindSnapshot {
-				err = op.LoadSnapshot(raw)
-			} else {
-				err = op.ApplyDelta(raw)
-			}
-			if errors.Is(err, operator.ErrStateCorrupt) {
-				err = damaged(l.path, "%v", err)
-			}
-		}
-		if err != nil {
+		if err := s.apply(ctx, op, l); err != nil {
 			op.Reset()
 			return err
 		}
@@ -163,6 +198,38 @@ func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, 
 		s.sound[l.path] = l.header
 	}
 	return nil
+}
+
+// apply gives one file of a chain to the operator.
+func (s *Store) apply(ctx context.Context, op operator.Stateful, l *link) error {
+	r, err := s.open(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	streamed, ok := op.(operator.SnapshotReader)
+	if ok && l.header.Kind == kindSnapshot {
+		if err = streamed.ReadSnapshot(r, l.header.RawBytes); err == nil {
+			err = r.end()
+		}
+	} else {
+		var raw []byte
+		if raw, err = r.all(); err != nil {
+			return err
+		}
+		load := op.ApplyDelta
+		if l.header.Kind == kindSnapshot {
+			load = op.LoadSnapshot
+		}
+		err = load(raw)
+	}
+	if r.err != nil {
+		return r.err
+	}
+	if errors.Is(err, operator.ErrStateCorrupt) {
+		return damaged(l.path, "%v", err)
+	}
+	return err
 }
 
 // link is one file of a chain.
@@ -201,12 +268,20 @@ func (s *Store) chain(ctx context.Context, queryID, op string, f reference) ([]*
 }
 
 func (s *Store) read(ctx context.Context, queryID, op string, f reference) (*header, []byte, error) {
-	data, err := s.objects.Get(ctx, f.path)
-	if errors.Is(err, objstore.ErrNotExist) {
-		return nil, nil, failure.Wrap(failure.Checkpoint, ErrMissing, "%s in %s", f.path, s.objects.Location())
-	}
+	data, err := s.get(ctx, f.path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read state %s: %w", f.path, err)
+		return nil, nil, err
 	}
 	return decode(f, queryID, op, data)
+}
+
+func (s *Store) get(ctx context.Context, path string) ([]byte, error) {
+	data, err := s.objects.Get(ctx, path)
+	if errors.Is(err, objstore.ErrNotExist) {
+		return nil, failure.Wrap(failure.Checkpoint, ErrMissing, "%s in %s", path, s.objects.Location())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state %s: %w", path, err)
+	}
+	return data, nil
 }

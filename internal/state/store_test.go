@@ -134,10 +134,15 @@ func keys(t testing.TB, op operator.Stateful) []string {
 }
 
 func TestDeltaChainEqualsSnapshotAndLiveState(t *testing.T) {
+	t.Run("whole", func(t *testing.T) { deltaChain(t, Options{}) })
+	t.Run("in parts", func(t *testing.T) { deltaChain(t, Options{PartBytes: 5_000}) })
+}
+
+func deltaChain(t *testing.T, opts Options) {
 	const seed = 31
 	t.Logf("seed %d", seed)
 	objects := objstore.NewMemory(clock.System{})
-	st := NewStore(objects)
+	st := NewStore(objects, opts)
 	s := newStream(t, seed)
 	var tip *marker.StateFile
 	deltas, snapshots := 0, 0
@@ -162,7 +167,7 @@ func TestDeltaChainEqualsSnapshotAndLiveState(t *testing.T) {
 			t.Fatalf("%+v", tip)
 		}
 		if i%10 == 9 {
-			other := NewStore(objects)
+			other := NewStore(objects, opts)
 			op := newTransform(t).State()[0]
 			if err := other.Load(ctx, queryID, op, *tip); err != nil {
 				t.Fatal(err)
@@ -176,7 +181,7 @@ func TestDeltaChainEqualsSnapshotAndLiveState(t *testing.T) {
 		}
 		if i == 70 {
 			// A restart in the middle: loaded state goes on as a delta.
-			st = NewStore(objects)
+			st = NewStore(objects, opts)
 			mark, id, when := s.mark, s.id, s.when
 			s.tr = newTransform(t)
 			if err := st.Load(ctx, queryID, s.op(), *tip); err != nil {
@@ -198,7 +203,7 @@ func TestDeltaChainEqualsSnapshotAndLiveState(t *testing.T) {
 // build saves n versions with one parent each and gives them, oldest first.
 func build(t *testing.T, objects objstore.Store, n int) (*stream, []marker.StateFile) {
 	t.Helper()
-	st, s := NewStore(objects), newStream(t, 3)
+	st, s := NewStore(objects, Options{}), newStream(t, 3)
 	var files []marker.StateFile
 	var tip *marker.StateFile
 	for range n {
@@ -217,7 +222,7 @@ func TestABrokenChainIsToldApartFromAMissingOne(t *testing.T) {
 	}
 	load := func(f marker.StateFile) error {
 		op := newTransform(t).State()[0]
-		err := NewStore(objects).Load(ctx, queryID, op, f)
+		err := NewStore(objects, Options{}).Load(ctx, queryID, op, f)
 		if err != nil && op.Keys() != 0 {
 			t.Errorf("%v left %d keys behind", err, op.Keys())
 		}
@@ -306,14 +311,14 @@ func TestStateOfAnotherQueryOrVersionStopsAndIsNotRebuilt(t *testing.T) {
 	objects := objstore.NewMemory(clock.System{})
 	_, files := build(t, objects, 2)
 	op := newTransform(t).State()[0]
-	if err := NewStore(objects).Load(ctx, "another-query", op, files[1]); !errors.Is(err, ErrForeign) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrMissing) {
+	if err := NewStore(objects, Options{}).Load(ctx, "another-query", op, files[1]); !errors.Is(err, ErrForeign) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrMissing) {
 		t.Errorf("another query: %v", err)
 	}
 	for name, c := range map[string]struct {
 		change func(*header)
 		want   error
 	}{
-		"newer format":           {func(h *header) { h.Format = 2 }, ErrForeign},
+		"newer format":           {func(h *header) { h.Format = formatParts + 1 }, ErrForeign},
 		"another operator":       {func(h *header) { h.Operator = "sessions" }, ErrCorrupt},
 		"another version":        {func(h *header) { h.Version = 7 }, ErrCorrupt},
 		"another kind":           {func(h *header) { h.Kind = kindSnapshot }, ErrCorrupt},
@@ -328,7 +333,7 @@ func TestStateOfAnotherQueryOrVersionStopsAndIsNotRebuilt(t *testing.T) {
 		objects := objstore.NewMemory(clock.System{})
 		_, files := build(t, objects, 2)
 		f := forge(t, objects, files[1], c.change)
-		if err := NewStore(objects).Load(ctx, queryID, op, f); !errors.Is(err, c.want) {
+		if err := NewStore(objects, Options{}).Load(ctx, queryID, op, f); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -337,7 +342,7 @@ func TestStateOfAnotherQueryOrVersionStopsAndIsNotRebuilt(t *testing.T) {
 func TestADeltaNeverGoesOnAParentThatThisProcessDoesNotKnow(t *testing.T) {
 	objects := objstore.NewMemory(clock.System{})
 	s, files := build(t, objects, 3)
-	fresh := NewStore(objects) // after a restart whose load failed and whose state was rebuilt
+	fresh := NewStore(objects, Options{}) // after a restart whose load failed and whose state was rebuilt
 	s.batch(10)
 	f := s.save(fresh, &files[2])
 	if !strings.HasSuffix(f.Path, kindSnapshot) {
@@ -354,7 +359,7 @@ func TestADeltaNeverGoesOnAParentThatThisProcessDoesNotKnow(t *testing.T) {
 
 func TestSavingTheSameAttemptAgainIsNoError(t *testing.T) {
 	objects := objstore.NewMemory(clock.System{})
-	st, s := NewStore(objects), newStream(t, 4)
+	st, s := NewStore(objects, Options{}), newStream(t, 4)
 	s.batch(50)
 	a, err := st.Save(ctx, queryID, s.op(), 1, "x", nil)
 	if err != nil {
@@ -372,7 +377,7 @@ func TestSavingTheSameAttemptAgainIsNoError(t *testing.T) {
 
 func TestPurgeKeepsWhatTheLastVersionsNeedAndPendingAttempts(t *testing.T) {
 	objects := objstore.NewMemory(clock.System{})
-	st, s := NewStore(objects), newStream(t, 9)
+	st, s := NewStore(objects, Options{}), newStream(t, 9)
 	var tip *marker.StateFile
 	var all []marker.StateFile
 	for range 90 {
@@ -421,15 +426,15 @@ func TestPurgeKeepsWhatTheLastVersionsNeedAndPendingAttempts(t *testing.T) {
 	// Every one of the last versions is loadable by a fresh process, and a
 	// fresh process purges to the same files.
 	for _, f := range all[len(all)-1-KeepVersions:] {
-		if err := NewStore(objects).Load(ctx, queryID, newTransform(t).State()[0], f); err != nil {
+		if err := NewStore(objects, Options{}).Load(ctx, queryID, newTransform(t).State()[0], f); err != nil {
 			t.Errorf("%s: %v", f.Path, err)
 		}
 	}
-	if again := purge(NewStore(objects)); !slices.Equal(again, left) {
+	if again := purge(NewStore(objects, Options{})); !slices.Equal(again, left) {
 		t.Errorf("a fresh process leaves %d files, not %d", len(again), len(left))
 	}
 	// A needed file that is gone: nothing more is removed.
-	h, err := NewStore(objects).header(ctx, "dedup", tip.Path)
+	h, err := NewStore(objects, Options{}).header(ctx, "dedup", tip.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +442,7 @@ func TestPurgeKeepsWhatTheLastVersionsNeedAndPendingAttempts(t *testing.T) {
 		if err := objects.Delete(ctx, h.Parent); err != nil {
 			t.Fatal(err)
 		}
-		if err := NewStore(objects).Purge(ctx, *tip); !errors.Is(err, ErrMissing) {
+		if err := NewStore(objects, Options{}).Purge(ctx, *tip); !errors.Is(err, ErrMissing) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -447,11 +452,11 @@ func TestAStoreThatFailsIsNotTakenForAMissingFile(t *testing.T) {
 	objects := objstore.NewMemory(clock.System{})
 	_, files := build(t, objects, 3)
 	down := errors.New("connection refused")
-	err := NewStore(failing{objects, down}).Load(ctx, queryID, newTransform(t).State()[0], files[2])
+	err := NewStore(failing{objects, down}, Options{}).Load(ctx, queryID, newTransform(t).State()[0], files[2])
 	if !errors.Is(err, down) || errors.Is(err, ErrMissing) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("%v", err)
 	}
-	if err := NewStore(failing{objects, down}).Purge(ctx, files[2]); !errors.Is(err, down) {
+	if err := NewStore(failing{objects, down}, Options{}).Purge(ctx, files[2]); !errors.Is(err, down) {
 		t.Errorf("%v", err)
 	}
 }
@@ -478,7 +483,7 @@ func TestKeysAndTheirParsingAgree(t *testing.T) {
 
 func BenchmarkSaveAndLoad(b *testing.B) {
 	objects := objstore.NewMemory(clock.System{})
-	st, s := NewStore(objects), newStream(b, 1)
+	st, s := NewStore(objects, Options{}), newStream(b, 1)
 	s.run(s.docs(200_000))
 	for b.Loop() {
 		s.id++
