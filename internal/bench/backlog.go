@@ -41,7 +41,9 @@ func (b *bench) backlogs(ctx context.Context, name string) ([]Result, error) {
 		if err := b.preload(ctx, topic, codec, b.o.Rows); err != nil {
 			return nil, err
 		}
-		got, err := b.each(ctx, func(int) ([]Result, error) { return b.backlog(ctx, name, codec, topic) })
+		got, err := b.each(ctx, func(int) ([]Result, error) {
+			return b.backlog(ctx, name+"/"+codec, topic, b.o.Rows, b.setup(topic, name == Silver))
+		})
 		b.dropTopic(ctx, topic)
 		if err != nil {
 			return nil, err
@@ -51,16 +53,29 @@ func (b *bench) backlogs(ctx context.Context, name string) ([]Result, error) {
 	return out, nil
 }
 
-// backlog works the topic off once.
-func (b *bench) backlog(ctx context.Context, name, codec, topic string) ([]Result, error) {
-	s := b.setup(topic, name == Silver)
+// backlog works the topic off once, in a folder of its own.
+func (b *bench) backlog(ctx context.Context, name, topic string, rows int64, s setup) ([]Result, error) {
 	defer b.discard(s)
+	want := map[string]int64{bronzeTable: rows}
+	if s.Silver {
+		gen, err := replay.NewGenerator(replay.GeneratorConfig{Seed: b.o.Seed})
+		if err != nil {
+			return nil, err
+		}
+		want[silverTable] = gen.Counts(rows).EditNew
+	}
+	return b.work(ctx, name, s, rows, want)
+}
+
+// work works off the rows that the pipeline has before it, and counts the tables
+// afterwards.
+func (b *bench) work(ctx context.Context, name string, s setup, rows int64, want map[string]int64) ([]Result, error) {
 	file, err := s.write()
 	if err != nil {
 		return nil, err
 	}
 	m := b.meter()
-	c, err := b.start(name+"/"+codec, "run", file, "--once", "--output", "json")
+	c, err := b.start(name, "run", file, "--once", "--output", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -72,16 +87,20 @@ func (b *bench) backlog(ctx context.Context, name, codec, topic string) ([]Resul
 	if err != nil {
 		return nil, err
 	}
-	if err := b.complete(ctx, s); err != nil {
+	if err := b.complete(ctx, s, want); err != nil {
 		return nil, err
 	}
-	million := float64(b.o.Rows) / 1e6
+	million := float64(rows) / 1e6
 	r := Result{
-		Name: name + "/" + codec, Rows: b.o.Rows, CPU: round(c.userAndSys.Seconds() / million), PeakRSSMB: round(c.peakMB()),
+		Name: name, Rows: rows, CPU: round(c.userAndSys.Seconds() / million), PeakRSSMB: round(c.peakMB()),
 		Others: others, BrokerCPU: round(brokerCPU.Seconds() / million), Seconds: round(c.endedAt.Sub(c.startedAt).Seconds()),
-		Whole: round(float64(b.o.Rows) / c.endedAt.Sub(c.startedAt).Seconds()), Commits: len(lines), Stages: stages(lines, b.o.Rows),
+		Whole: round(float64(rows) / c.endedAt.Sub(c.startedAt).Seconds()), Commits: len(lines), Stages: stages(lines, rows),
 	}
-	r.RowsPerSecond = round(steady(lines, name, b.o.Rows))
+	last := Bronze
+	if s.Silver {
+		last = Silver
+	}
+	r.RowsPerSecond = round(steady(lines, last, rows))
 	return []Result{r}, nil
 }
 
@@ -140,15 +159,7 @@ func progressLines(path string) ([]batchLine, error) {
 }
 
 // complete counts the tables: a figure for rows that are not there is none.
-func (b *bench) complete(ctx context.Context, s setup) error {
-	want := map[string]int64{bronzeTable: b.o.Rows}
-	if s.Silver {
-		gen, err := replay.NewGenerator(replay.GeneratorConfig{Seed: b.o.Seed})
-		if err != nil {
-			return err
-		}
-		want[silverTable] = gen.Counts(b.o.Rows).EditNew
-	}
+func (b *bench) complete(ctx context.Context, s setup, want map[string]int64) error {
 	for table, rows := range want {
 		h, err := audit.Peek(ctx, s.catalog(), nil, table)
 		if err != nil {

@@ -20,6 +20,7 @@ type bench struct {
 	children int
 	setups   int
 	closers  []func()
+	points   []Point
 }
 
 // Run measures what the options ask for.
@@ -57,6 +58,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	b.say("limit on this machine now: zstd level 1 of a million of these events takes %.2f CPU seconds on one core", b.limit)
 	measured := map[string]func(context.Context) ([]Result, error){
 		Bronze: b.bronze, Silver: b.silver, Ingest: b.ingest, Freshness: b.freshness, Startup: b.startup, Recovery: b.recovery, Sinks: b.sinks, Gold: b.gold,
+		Small: b.small, Large: b.large, IDs: b.ids, History: b.history,
 	}
 	var all []Result
 	for _, name := range b.o.Names {
@@ -66,7 +68,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		}
 		all = append(all, got...)
 	}
-	rep.Benchmarks = medians(all)
+	rep.Benchmarks, rep.History = medians(all), b.points
 	return rep, nil
 }
 
@@ -124,6 +126,11 @@ func (b *bench) disk() error {
 		switch n {
 		case Bronze, Silver, Recovery, Sinks:
 			need = max(need, b.o.Rows*int64(len(b.o.compressions()))*eventBytes+2*b.o.Rows*parquetRows)
+		case Small, IDs:
+			need = max(need, smallFactor*b.o.Rows*smallBytes*3)
+		case History:
+			sizes, _ := b.historySizes()
+			need = max(need, b.o.Rows*(2*eventBytes+sizes[len(sizes)-1]*parquetRows))
 		case Ingest:
 			need = max(need, b.o.Rows*eventBytes)
 		case Freshness:

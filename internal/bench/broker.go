@@ -124,10 +124,19 @@ func (b *bench) scriptBroker(ctx context.Context) (*kafka, error) {
 // topic makes a topic of this run; its name is new, so that a broker that is
 // shared with others is left as it was.
 func (b *bench) topic(ctx context.Context, what string) (string, error) {
+	return b.topicWith(ctx, what, nil)
+}
+
+// topicWith makes a topic with settings of its own.
+func (b *bench) topicWith(ctx context.Context, what string, settings map[string]string) (string, error) {
+	configs := map[string]*string{}
+	for k, v := range settings {
+		configs[k] = &v
+	}
 	name := "weir-bench-" + what + "-" + clock.Nonce()[:8]
 	ctx, cancel := context.WithTimeout(ctx, adminMax)
 	defer cancel()
-	if _, err := b.kafka.admin.CreateTopic(ctx, int32(b.o.Partitions), 1, nil, name); err != nil {
+	if _, err := b.kafka.admin.CreateTopic(ctx, int32(b.o.Partitions), 1, configs, name); err != nil {
 		return "", failure.Wrap(failure.Unreachable, err, "create topic %s", name)
 	}
 	return name, nil

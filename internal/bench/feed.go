@@ -46,7 +46,7 @@ type feed struct {
 // event happened, in milliseconds.
 type stamp struct{ append, event int64 }
 
-func (b *bench) newFeed(topic, compression string, live bool, c replay.GeneratorConfig) (*feed, error) {
+func (b *bench) newFeed(topic, compression string, live bool, c replay.GeneratorConfig, more ...kgo.Opt) (*feed, error) {
 	c.Seed = b.o.Seed
 	gen, err := replay.NewGenerator(c)
 	if err != nil {
@@ -64,11 +64,12 @@ func (b *bench) newFeed(topic, compression string, live bool, c replay.Generator
 	if live {
 		linger = liveLinger
 	}
-	client, err := kgo.NewClient(append(opts,
+	opts = append(opts,
 		kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codec), kgo.ProducerLinger(linger),
 		kgo.MaxBufferedRecords(produceBuffered), kgo.ProducerBatchMaxBytes(900_000),
-	)...)
+	)
+	client, err := kgo.NewClient(append(opts, more...)...)
 	if err != nil {
 		return nil, failure.Wrap(failure.Config, err, "make a Kafka producer")
 	}
@@ -89,6 +90,11 @@ func (f *feed) produce(ctx context.Context, n int64) {
 	if f.keep {
 		event, _ = f.cursor.Position(n)
 	}
+	f.send(ctx, rec, event)
+}
+
+// send publishes a record, and keeps its times where they are kept.
+func (f *feed) send(ctx context.Context, rec *kgo.Record, event int64) {
 	f.client.Produce(ctx, rec, func(r *kgo.Record, err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

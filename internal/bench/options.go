@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -23,6 +24,10 @@ const (
 	Recovery  = "recovery"
 	Sinks     = "sinks"
 	Gold      = "gold"
+	Small     = "small"
+	Large     = "large"
+	IDs       = "ids"
+	History   = "history"
 
 	All   = "all"
 	Quick = "quick"
@@ -42,12 +47,16 @@ func List() []Description {
 		{Recovery, "from a SIGKILL in mid-backlog until the first new commit is visible"},
 		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres), Cassandra (--cassandra)"},
 		{Gold, "the four marts over --rows of silver, beside plain DuckDB on the same Parquet files"},
+		{Small, fmt.Sprintf("a backlog of %d × --rows records of %d bytes into bronze", smallFactor, smallBytes)},
+		{Large, "a backlog of records of a megabyte into bronze, beside compressing and writing the same bytes"},
+		{IDs, fmt.Sprintf("%d × --rows ids that all stay in the state of dedup, and a SIGKILL with them", smallFactor)},
+		{History, "the same backlog again and again into one table, ten and fifty times, and after ten thousand commits"},
 		{All, "all of them"},
 		{Quick, "all of them, small: a few minutes"},
 	}
 }
 
-var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery, Sinks, Gold}
+var order = []string{Bronze, Silver, Ingest, Freshness, Startup, Recovery, Small, Large, IDs, Sinks, Gold, History}
 
 // Compressions of the preloaded topic.
 const (
@@ -106,6 +115,8 @@ type Options struct {
 	// Progress receives lines for people.
 	Progress io.Writer
 	Clock    clock.Clock
+
+	quick bool
 }
 
 // Defaults.
@@ -138,6 +149,7 @@ func (o *Options) fill() error {
 		o.Compression = None
 	}
 	quick := slices.Contains(o.Names, Quick)
+	o.quick = quick
 	def := func(v *int64, full, small int64) {
 		if *v == 0 {
 			if *v = full; quick {

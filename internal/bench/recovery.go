@@ -28,25 +28,34 @@ func (b *bench) recovery(ctx context.Context) ([]Result, error) {
 		return nil, err
 	}
 	return b.each(ctx, func(run int) ([]Result, error) {
-		rng := rand.New(rand.NewPCG(b.o.Seed, uint64(run)))
-		var took [2][]float64
-		peak := 0.0
-		for tries := 0; len(took[0]) < b.o.Kills; tries++ {
+		k := kills{topic: topic, rows: b.o.Rows, rng: rand.New(rand.NewPCG(b.o.Seed, uint64(run)))}
+		for tries := 0; len(k.took[0]) < b.o.Kills; tries++ {
 			if tries > 3*b.o.Kills {
 				return nil, errBacklogGone
 			}
-			if err := b.killAndRecover(ctx, topic, rng, &took, &peak); err != nil {
+			s := b.setup(topic, true)
+			err := b.killAndRecover(ctx, s, &k, [2]int64{1, 1})
+			b.discard(s)
+			if err != nil {
 				return nil, err
 			}
 		}
-		return timings(Recovery, took, peak), nil
+		return timings(Recovery, k.took, k.peak), nil
 	})
 }
 
-// killAndRecover kills one pipeline until its backlog runs out.
-func (b *bench) killAndRecover(ctx context.Context, topic string, rng *rand.Rand, took *[2][]float64, peak *float64) error {
-	s := b.setup(topic, true)
-	defer b.discard(s)
+// kills are the times of one measurement.
+type kills struct {
+	topic string
+	rows  int64
+	rng   *rand.Rand
+	took  [2][]float64
+	peak  float64
+}
+
+// killAndRecover kills one pipeline, from when its tables have reached first on,
+// until its backlog runs out.
+func (b *bench) killAndRecover(ctx context.Context, s setup, k *kills, first [2]int64) error {
 	file, err := s.write()
 	if err != nil {
 		return err
@@ -56,31 +65,31 @@ func (b *bench) killAndRecover(ctx context.Context, topic string, rng *rand.Rand
 		return err
 	}
 	defer func() { c.abandon() }()
-	if _, err := b.bothSee(ctx, s, c, [2]int64{1, 1}); err != nil {
+	if _, err := b.bothSee(ctx, s, c, first); err != nil {
 		return err
 	}
-	for len(took[0]) < b.o.Kills {
-		if err := b.o.Clock.Sleep(ctx, time.Duration(rng.Int64N(int64(killWithin)))); err != nil {
+	for len(k.took[0]) < b.o.Kills {
+		if err := b.o.Clock.Sleep(ctx, time.Duration(k.rng.Int64N(int64(killWithin)))); err != nil {
 			return err
 		}
 		from := b.o.Clock.Now()
 		if err := c.kill9(); err != nil {
 			return err
 		}
-		*peak = max(*peak, c.peakMB())
+		k.peak = max(k.peak, c.peakMB())
 		var want [2]int64
 		for i, table := range []string{bronzeTable, silverTable} {
 			h, err := audit.Glance(ctx, s.catalog(), nil, table)
 			if err != nil {
 				return err
 			}
-			ends, err := h.Offsets(topic)
+			ends, err := h.Offsets(k.topic)
 			if err != nil {
 				return err
 			}
 			want[i] = sighting{ends: ends}.total() + 1
 		}
-		if want[0] > b.o.Rows-b.o.MaxOffsets {
+		if want[0] > k.rows-b.o.MaxOffsets {
 			return nil // too little left for a batch of the usual size
 		}
 		if c, err = b.start(Recovery, "run", file, "--output", "json"); err != nil {
@@ -91,7 +100,7 @@ func (b *bench) killAndRecover(ctx context.Context, topic string, rng *rand.Rand
 			return err
 		}
 		for i := range at {
-			took[i] = append(took[i], at[i].Sub(from).Seconds())
+			k.took[i] = append(k.took[i], at[i].Sub(from).Seconds())
 		}
 	}
 	return nil

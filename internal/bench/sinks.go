@@ -51,6 +51,11 @@ var ratios = map[string]struct {
 	sinkDelta:    {sinkIceberg, 0.9},
 	sinkPostgres: {sinkPSQL, 0.5},
 	Gold:         {goldPlain, 1 / goldRatio},
+	Large:        {largeLimit, largeShare},
+
+	historyAfterCommits: {historyFirst, historyShare},
+	historyAt(10):       {historyFirst, historyShare},
+	historyAt(50):       {historyFirst, historyShare},
 }
 
 const (

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 func newBench(g *globals) *cobra.Command {
 	var o bench.Options
 	var list bool
+	var csv, svg string
 	cmd := &cobra.Command{
 		Use:   "bench NAME…",
 		Short: "Measure this binary on this machine: rates, CPU, memory, freshness, recovery",
@@ -42,7 +44,7 @@ compressing the same events takes is printed beside them.`,
 			if err != nil {
 				return err
 			}
-			return g.print(report, report.WriteText)
+			return errors.Join(writeTo(csv, report.WriteCSV), writeTo(svg, report.WriteSVG), g.print(report, report.WriteText))
 		},
 	}
 	cmd.AddCommand(newBenchCare(g), newBenchSoak(g))
@@ -66,6 +68,8 @@ compressing the same events takes is printed beside them.`,
 	f.StringVar(&o.Dir, "dir", "", "make the temporary folder in this `folder`")
 	f.StringVar(&o.Record, "record", "", "append every single result to this `file`, a JSON object a line")
 	f.StringVar(&o.Profile, "profile", "", "write CPU and heap profiles of the measured processes to this `folder`")
+	f.StringVar(&csv, "csv", "", "write the stretches of history to this `file`")
+	f.StringVar(&svg, "svg", "", "draw them into this `file`")
 	f.BoolVar(&o.Keep, "keep", false, "keep the temporary folder")
 	f.Uint64Var(&o.Seed, "seed", 1, "`seed` of the events and of the kills' moments")
 	return cmd

@@ -27,6 +27,9 @@ const (
 	// Longer values (whole JSON documents) would put kilobytes a page in the
 	// page index that no reader prunes by.
 	statBytesMax = 256
+	// dictionaryValueMax is the mean length of values above which no dictionary is
+	// tried: a row group has few of them.
+	dictionaryValueMax = 4 << 10
 	// sampleRows is how many rows of a row group decide on its dictionaries.
 	sampleRows = 512
 	// dictionaryBytesMax is where the library gives up a dictionary that a
@@ -107,19 +110,22 @@ func encodings(sc *arrow.Schema, recs []arrow.RecordBatch) []parquet.WriterPrope
 		parquet.WithDictionaryDefault(true),
 	}
 	for i, f := range sc.Fields() {
-		switch f.Type.ID() {
-		case arrow.INT64, arrow.TIMESTAMP, arrow.TIME64:
-			opts = append(opts, parquet.WithDictionaryFor(f.Name, false), parquet.WithEncodingFor(f.Name, parquet.Encodings.DeltaBinaryPacked))
-		case arrow.STRING, arrow.BINARY:
-			if mostlyDistinct(recs, i) {
-				opts = append(opts, parquet.WithDictionaryFor(f.Name, false))
-			}
-		}
 		var bytes int64
 		for _, r := range recs {
 			bytes += arrayBytes(r.Column(i).Data(), 0, int(r.NumRows()))
 		}
 		widest = max(widest, bytes)
+		switch f.Type.ID() {
+		case arrow.INT64, arrow.TIMESTAMP, arrow.TIME64:
+			opts = append(opts, parquet.WithDictionaryFor(f.Name, false), parquet.WithEncodingFor(f.Name, parquet.Encodings.DeltaBinaryPacked))
+		case arrow.STRING, arrow.BINARY:
+			if bytes > rows*statBytesMax { // their bounds would be copied, and left out
+				opts = append(opts, parquet.WithStatsFor(f.Name, false))
+			}
+			if bytes > rows*dictionaryValueMax || mostlyDistinct(recs, i) {
+				opts = append(opts, parquet.WithDictionaryFor(f.Name, false))
+			}
+		}
 	}
 	batch := int64(1024)
 	if rows > 0 && widest/rows > 0 {

@@ -23,7 +23,11 @@ const (
 	// limits on the wire follow the compression that is seen.
 	fetchValueBytesTotal = 8 << 20
 	fetchBytesLeast      = 128 << 10
-	fetchWaitMax         = 500_000_000 // ns; how long a fetch waits at the broker for data
+	// fetchRecordsLeast is how many records a round should hold: with fewer, broker
+	// and reader wait for each other more than they work.
+	fetchRecordsLeast = 32
+	fetchLargeFactor  = 4.0
+	fetchWaitMax      = 500_000_000 // ns; how long a fetch waits at the broker for data
 	// decompressBytesMax bounds one decompressed batch against a broker or
 	// producer that sends a bomb.
 	decompressBytesMax = 256 << 20
@@ -77,24 +81,28 @@ type reader struct {
 	limit   int32 // fetch limit per broker in force
 }
 
-// fetchSizes counts what fetches held, to see their compression.
-type fetchSizes struct{ wire, values atomic.Int64 }
+// fetchSizes counts what fetches held, to see their compression and the size of
+// records.
+type fetchSizes struct{ wire, values, records atomic.Int64 }
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.
 func (f *fetchSizes) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.FetchBatchMetrics) {
 	f.wire.Add(int64(m.CompressedBytes))
 	f.values.Add(int64(m.UncompressedBytes))
+	f.records.Add(int64(m.NumRecords))
 }
 
 // adapt sets the fetch limits so that a round of fetches stays within
-// fetchValueBytesTotal after decompression.
+// fetchValueBytesTotal after decompression. Where records are large it is as many
+// times larger as makes a round of fetchRecordsLeast, up to fetchLargeFactor.
 func (r *reader) adapt() {
-	wire, values := r.sizes.wire.Swap(0), r.sizes.values.Swap(0)
+	wire, values, records := r.sizes.wire.Swap(0), r.sizes.values.Swap(0), r.sizes.records.Swap(0)
 	if wire <= 0 || values <= 0 {
 		return
 	}
-	perBroker := float64(fetchValueBytesTotal) / float64(max(r.brokers, 1)) * float64(wire) / float64(values)
-	limit := int32(max(fetchBytesLeast, min(perBroker, float64(perBrokerLimit(r.brokers)))))
+	factor := max(1, min(fetchLargeFactor, float64(fetchRecordsLeast)*float64(values)/float64(max(records, 1))/fetchValueBytesTotal))
+	perBroker := factor * fetchValueBytesTotal / float64(max(r.brokers, 1)) * float64(wire) / float64(values)
+	limit := int32(max(fetchBytesLeast, min(perBroker, factor*float64(perBrokerLimit(r.brokers)))))
 	// Small changes are not worth a change.
 	if limit > r.limit/4*5 || limit < r.limit/4*3 {
 		r.limit = limit
