@@ -62,6 +62,24 @@ func (g group) bytes() (n int64) {
 	return n
 }
 
+// Of the records that files are read in again.
+const (
+	recordBytes = 4 << 20
+	// unpacked is about how many times as large as in the file rows are in memory.
+	unpacked      = 8
+	recordRowsMax = 8192
+)
+
+// recordRows is how many rows make a record of about recordBytes.
+func (g group) recordRows() int {
+	var rows int64
+	for _, f := range g {
+		rows += f.file.Count()
+	}
+	each := g.bytes() * unpacked / max(rows, 1)
+	return int(max(1, min(recordRowsMax, recordBytes/max(each, 1))))
+}
+
 // classOf is the class of a file by its size.
 func classOf(bytes int64) int {
 	return max(0, bits.Len64(uint64(bytes))-smallestClass) / classBits
@@ -288,7 +306,7 @@ func (c *Care) write(ctx context.Context, t *table.Table, g group, rest int) (_ 
 	if err != nil {
 		return nil, 0, err
 	}
-	cores, options := 0, []table.ScanOption{table.WithSnapshotID(lake.HeadOf(t).ID)}
+	cores, options := 0, []table.ScanOption{table.WithSnapshotID(lake.HeadOf(t).ID), table.WithArrowBatchSize(g.recordRows())}
 	if rest > 0 {
 		cores, options = 1, append(options, table.WithMaxConcurrency(1))
 	}
