@@ -257,7 +257,8 @@ func (d *dedup) Bytes() int64 {
 func (d *dedup) Reset() {
 	d.advance(marker.MinTime)
 	d.bounds.removed = func(at int64) { d.count(at, -1) }
-	d.uuids, d.ids = newTable(false, d.uuids.seed), newTable(true, d.ids.seed)
+	d.uuids.release()
+	d.ids.release()
 	d.counts = map[int64]int64{}
 	d.recent, d.recentFrom, d.recentTo = 0, 0, 0
 	d.next = 0

@@ -55,6 +55,8 @@ type table struct {
 
 type segment struct {
 	slots []slot
+	// in is where the slots lie, nil for the heap.
+	in *region
 	// refs[i] is where the id of slots[i] begins in ids: a length, the bytes.
 	refs []uint32
 	ids  []byte
@@ -163,14 +165,19 @@ func (t *table) reserve(n int) {
 		if s.n > 0 || n == 0 {
 			continue
 		}
-		s.slots = make([]slot, size)
-		for j := range s.slots {
-			s.slots[j].at = vacant
-		}
+		s.slots, s.in = newSlots(size)
 		if t.withIDs {
 			s.refs = make([]uint32, size)
 		}
 	}
+}
+
+// release forgets every key and gives the memory back.
+func (t *table) release() {
+	for i := range t.segments {
+		t.segments[i].in.free()
+	}
+	*t = table{withIDs: t.withIDs, seed: t.seed}
 }
 
 // size is the number of keys in memory.
@@ -200,6 +207,7 @@ func (t *table) makeRoom(s *segment, b *bounds) {
 // rebuild moves what may stay into size slots.
 func (t *table) rebuild(s *segment, size int, b *bounds) {
 	old, oldRefs, oldIDs := s.slots, s.refs, s.ids
+	var left *region
 	if size == len(old) {
 		// Same size: the scratch takes the old slots, nothing is allocated.
 		t.scratch = append(t.scratch[:0], old...)
@@ -209,15 +217,16 @@ func (t *table) rebuild(s *segment, size int, b *bounds) {
 			t.idBytes = append(t.idBytes[:0], oldIDs...)
 			oldRefs, oldIDs, s.ids = t.refs, t.idBytes, s.ids[:0]
 		}
+		for i := range s.slots {
+			s.slots[i].at = vacant
+		}
 	} else {
-		s.slots = make([]slot, size)
+		left = s.in
+		s.slots, s.in = newSlots(size)
 		if t.withIDs {
 			s.refs = make([]uint32, size)
 			s.ids = make([]byte, 0, len(oldIDs)+len(oldIDs)*growPercent/100)
 		}
-	}
-	for i := range s.slots {
-		s.slots[i].at = vacant
 	}
 	s.n = 0
 	for i := range old {
@@ -245,6 +254,7 @@ func (t *table) rebuild(s *segment, size int, b *bounds) {
 		}
 		s.n++
 	}
+	left.free()
 }
 
 // remove takes a key out; later keys of the probe run move up.
@@ -307,6 +317,7 @@ func (t *table) sweep(i int, b *bounds) int {
 				b.removed(at)
 			}
 		}
+		s.in.free()
 		*s = segment{}
 		return looked
 	}
