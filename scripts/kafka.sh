@@ -33,23 +33,25 @@
 # Exit codes: 1 failed, 2 usage, 3 down, 4 port taken by somebody else, 5 java, mvn or openssl missing.
 set -euo pipefail
 
+# shellcheck source=scripts/server.sh
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
+
+usage_lines=2,13
+default_port=47192
+verbs='fetch start stop kill status pid env client'
 version=${KAFKA_VERSION:-4.1.2}
 heap=${KAFKA_HEAP:-512m}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 start_seconds=120 # how long a start may take
-stop_seconds=60   # how long a clean stop may take before it is reported as failed
-
-die() { local code=$1; shift; echo "kafka.sh: $*" >&2; exit "$code"; }
-usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 
 # A copy is complete when .ok was written after the last jar.
 libs() {
-  local own=${WEIR_CACHE:-$root/.cache}/kafka-$version
+  local own=$cache/kafka-$version
   local user=${XDG_CACHE_HOME:-$HOME/.cache}/weir/kafka-$version
   if [ ! -f "$own/.ok" ] && [ -f "$user/.ok" ]; then echo "$user"; else echo "$own"; fi
 }
 
-fetch() {
+# get_libs fetches the jars where they are not there.
+get_libs() {
   local dir; dir=$(libs)
   [ -f "$dir/.ok" ] && return 0
   command -v mvn >/dev/null || die 5 "mvn is needed to fetch Kafka $version (Maven 3.6 or newer)"
@@ -76,24 +78,10 @@ POM
   rm -rf "$tmp"
 }
 
-# The command line of a process, empty when there is none (a zombie has none either).
-cmdline() {
-  if [ -d /proc/self ]; then
-    tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null || true
-  else
-    ps -ww -p "$1" -o command= 2>/dev/null || true
-  fi
-}
+fetch() { get_libs; libs; }
 
-# The pid of OUR broker: a recycled pid belongs to a process with another
-# command line, and another broker has another server.properties.
-running() {
-  local p; p=$(cat "$data/pid" 2>/dev/null) || return 1
-  [ -n "$p" ] || return 1
-  case "$(cmdline "$p")" in *"kafka.Kafka $data/server.properties"*) echo "$p" ;; *) return 1 ;; esac
-}
-
-listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# Another broker has another server.properties.
+ours() { case "$1" in *"kafka.Kafka $data/server.properties"*) ;; *) return 1 ;; esac; }
 
 # authority NAME: a certificate authority in secure/NAME.pem.
 authority() {
@@ -202,20 +190,15 @@ P
 
 cluster_id() { head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d '='; }
 
-start() {
+start_server() {
   local p
-  if p=$(running); then echo "kafka.sh: already up (pid $p)"; return 0; fi
-  fetch
+  get_libs
   command -v java >/dev/null || die 5 "java is needed to run Kafka (17 or newer)"
-  port=${port:-$(cat "$data/port" 2>/dev/null || echo 47192)}
   if [ -f "$data/secure/.ok" ]; then secure=1; fi
-  local ports=("$port" "$((port + 1))")
-  if [ -n "$secure" ]; then ports+=("$((port + 2))" "$((port + 3))" "$((port + 4))" "$((port + 5))"); fi
-  for p in "${ports[@]}"; do
-    if listening "$p"; then die 4 "port $p is taken by another process"; fi
-  done
+  take_port "$port" "$((port + 1))"
+  if [ -n "$secure" ]; then take_port "$((port + 2))" "$((port + 3))" "$((port + 4))" "$((port + 5))"; fi
   configure
-  echo "$port" >"$data/port"
+  remember
   local java=(java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC "-Dlog4j2.configurationFile=$data/log4j2.properties" -cp "$(libs)/*")
   if [ ! -f "$data/logs/meta.properties" ]; then
     local scram=() user mechanism
@@ -227,36 +210,13 @@ start() {
     "${java[@]}" kafka.tools.StorageTool format "${scram[@]}" --ignore-formatted -t "$(cluster_id)" -c "$data/server.properties" \
       >"$data/format.log" 2>&1 || { cat "$data/format.log" >&2; die 1 "could not format $data/logs"; }
   fi
-  rm -f "$data/pid"
-  # A session of its own, so that a signal to the caller's group does not reach
-  # the broker; the pid is written by the process that becomes java.
-  local detach=(); if command -v setsid >/dev/null; then detach=(setsid); fi
-  "${detach[@]}" bash -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' \
-    "$data" "${java[@]}" kafka.Kafka "$data/server.properties" >>"$data/broker.log" 2>&1 </dev/null &
-  local tick started=
-  for ((tick = 0; tick < start_seconds * 20; tick++)); do
-    if running >/dev/null; then started=1; elif [ -n "$started" ] || [ "$tick" -gt 100 ]; then
-      tail -n 20 "$data/broker.log" >&2; die 1 "the broker ended while it started; see $data/broker.log"
-    fi
-    if [ -n "$started" ] && listening "$port" && { [ -z "$secure" ] || listening "$((port + 5))"; }; then return 0; fi
-    sleep 0.05
-  done
-  die 1 "the broker did not listen on port $port within $start_seconds s; see $data/broker.log"
+  launch "${java[@]}" kafka.Kafka "$data/server.properties"
+  await "$start_seconds" all_listen
 }
 
-# gone SIGNAL SECONDS: signals the broker and waits until process and socket are away.
-gone() {
-  local p tick; p=$(running) || { rm -f "$data/pid"; return 0; }
-  kill "-$1" "$p" 2>/dev/null || true
-  port=$(cat "$data/port" 2>/dev/null || echo 0)
-  for ((tick = 0; tick < $2 * 20; tick++)); do
-    if ! running >/dev/null && ! listening "$port"; then rm -f "$data/pid"; return 0; fi
-    sleep 0.05
-  done
-  die 1 "pid $p is still there $2 s after SIG$1"
-}
+all_listen() { [ -z "$secure" ] || listening "$((port + 5))"; }
 
-print_env() {
+own_env() {
   [ -f "$data/port" ] || die 3 "nothing was started in $data"
   local p; p=$(cat "$data/port")
   echo "KAFKA_PLAINTEXT=127.0.0.1:$p"
@@ -273,29 +233,11 @@ print_env() {
   echo "KAFKA_CLIENT_KEY=$data/secure/client.key"
 }
 
+own_client() { [ -n "$port" ] || usage; certificate "$port"; }
+
 secure=
 words=()
 for word in "$@"; do
   case "$word" in --secure) secure=1 ;; *) words+=("$word") ;; esac
 done
-verb=${words[0]:-}; data=${words[1]:-}; port=${words[2]:-}
-case "$verb" in
-  fetch) fetch; libs; exit 0 ;;
-  start | stop | kill | status | pid | env) [ -n "$data" ] || usage ;;
-  client) [ -n "$port" ] || usage ;;
-  *) usage ;;
-esac
-if [ "$verb" = start ]; then mkdir -p "$data"; fi
-data=$(cd "$data" 2>/dev/null && pwd) || { [ "$verb" = status ] && echo down; exit 3; }
-case "$verb" in
-  start) start ;;
-  stop) gone TERM "$stop_seconds" ;;
-  kill) gone KILL 10 ;;
-  status)
-    if p=$(running) && listening "$(cat "$data/port")"; then
-      echo up; grep -E 'VmRSS|VmHWM' "/proc/$p/status" 2>/dev/null || true
-    else echo down; exit 3; fi ;;
-  pid) running || true ;;
-  env) print_env ;;
-  client) certificate "$port" ;;
-esac
+serve "${words[@]}"

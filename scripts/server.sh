@@ -6,7 +6,8 @@
 # A script sets
 #   usage_lines    the lines of its own head that say how it is called: 2,9
 #   default_port   where it listens unless told otherwise
-#   verbs          what it can do, of: fetch version start stop kill status pid
+#   verbs          what it can do, of: fetch version start stop kill status pid, and
+#                  verbs of its own: own_VERB is called, with $port the word after the folder
 # and defines
 #   ours           reads a command line ($1): is it the server of $data?
 #   start_server   starts it on $port, by launch and await
@@ -102,5 +103,6 @@ serve() {
     kill) gone KILL 10 ;;
     status) if running >/dev/null && listening "$(cat "$data/port")"; then echo up; else echo down; exit 3; fi ;;
     pid) running || true ;;
+    *) "own_$verb" ;;
   esac
 }
