@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -103,15 +105,32 @@ func (q *Query) start(ctx context.Context) (*run, *checkpoint.Plan, error) {
 		WithHint("several instances of the query are being started; keep one")
 }
 
+// looksMax bounds how often a start looks at facts that contradict each other.
+const looksMax = 3
+
 // decide is what a start goes by: the facts as they are now, and what follows
-// from them. It changes nothing.
+// from them. It changes nothing. The sinks are read one after the other, and
+// another instance may commit between two of them: facts that contradict each
+// other count when a second look finds the same markers.
 func (q *Query) decide(ctx context.Context, log *checkpoint.Log, outputs []Output, self *checkpoint.Self) (*observed, checkpoint.Decision, error) {
-	obs, err := q.observe(ctx, log, outputs)
-	if err != nil {
-		return nil, checkpoint.Decision{}, err
+	var before *observed
+	for look := 1; ; look++ {
+		obs, err := q.observe(ctx, log, outputs)
+		if err != nil {
+			return nil, checkpoint.Decision{}, err
+		}
+		self.Now = q.Clock.Now()
+		d := checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, *self)
+		contradict := d.Outcome == checkpoint.OutcomeSinkRewound || d.Outcome == checkpoint.OutcomeCorrupt
+		if !contradict || look == looksMax || (before != nil && before.sameMarkers(obs)) {
+			return obs, d, nil
+		}
+		before = obs
 	}
-	self.Now = q.Clock.Now()
-	return obs, checkpoint.Decide(obs.check, obs.forD, obs.source, q.Options.OnLostCheckpoint, *self), nil
+}
+
+func (o *observed) sameMarkers(other *observed) bool {
+	return slices.EqualFunc(o.sinks, other.sinks, func(a, b sink.Facts) bool { return reflect.DeepEqual(a.Marker, b.Marker) })
 }
 
 // admit says why a query must not go on from a decision, before anything is
