@@ -27,6 +27,8 @@ const (
 	// noticeAfter is how long Kafka may be away before it is said what is
 	// waited for: whoever has just started a pipeline watches the terminal.
 	noticeAfter = 3 * time.Second
+	// lookMax is more than passes between two looks at a clock that nobody sets.
+	lookMax = 15 * time.Second
 )
 
 // Timestamps of a ListOffsets request that are not timestamps.
@@ -62,10 +64,9 @@ func topicID(id [16]byte) string {
 // retry calls f until it succeeds, fails for good, or the broker has been away
 // for longer than the configured time.
 func (s *Source) retry(ctx context.Context, what string, f func(context.Context) error) error {
-	began, told := s.clk.Now(), false
-	deadline := began.Add(s.cfg.UnreachableAfter)
+	trying, told := s.watch(), false
 	for wait := retryBackoffMin; ; wait = min(2*wait, retryBackoffMax) {
-		left := max(attemptMin, min(attemptMax, deadline.Sub(s.clk.Now())))
+		left := max(attemptMin, min(attemptMax, s.cfg.UnreachableAfter-trying.Passed()))
 		if !told {
 			left = min(left, noticeAfter)
 		}
@@ -86,10 +87,10 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 			return err
 		case broker.Misconfigured(err):
 			return fmt.Errorf("%s: %w", what, broker.Refused(err, s.cfg.Client))
-		case !s.clk.Now().Before(deadline):
+		case trying.Passed() >= s.cfg.UnreachableAfter:
 			return s.unreachable(err, what)
 		}
-		if !told && s.clk.Now().Sub(began) >= noticeAfter {
+		if !told && trying.Passed() >= noticeAfter {
 			told = true
 			s.log.Warn("waiting for Kafka, which does not answer", "brokers", s.cfg.Client.BootstrapServers, "to", what,
 				"giving_up_after", s.cfg.UnreachableAfter.String(), "error", err)

@@ -25,11 +25,11 @@ const (
 // idle looks after a read to which nothing came: it asks the broker, partition
 // by partition, whether anything is left in the range, and gives up when
 // nothing has come for too long.
-func (rd *reading) idle(ctx context.Context, now time.Time) error {
-	if now.Sub(rd.progress) < probeAfter || now.Sub(rd.probed) < probeAfter {
+func (rd *reading) idle(ctx context.Context) error {
+	if quiet, probed := rd.quiet.Passed(), rd.probed.Passed(); quiet < probeAfter || probed < probeAfter {
 		return nil
 	}
-	rd.probed = now
+	rd.probed.Reset()
 	present, answered := false, false
 	rd.short = false
 	for _, p := range rd.r.parts {
@@ -54,20 +54,19 @@ func (rd *reading) idle(ctx context.Context, now time.Time) error {
 	if answered {
 		rd.probeErr = nil
 	}
-	now = rd.s.clk.Now()
 	switch {
 	case rd.complete():
 		return nil
 	case !present:
-		rd.present = time.Time{}
-	case rd.present.IsZero():
-		rd.present = now
-	case now.Sub(rd.present) > rebuildAfter:
-		rd.present = now
+		rd.present = nil
+	case rd.present == nil:
+		rd.present = rd.s.watch()
+	case rd.present.Passed() > rebuildAfter:
+		rd.present.Reset()
 		rd.s.log.Warn("the broker has records that the consumer does not get; consuming anew", "partitions", fmt.Sprint(rd.behind()))
 		return rd.rebuild(ctx)
 	}
-	if now.Sub(rd.progress) < rd.s.cfg.UnreachableAfter {
+	if rd.quiet.Passed() < rd.s.cfg.UnreachableAfter {
 		return nil
 	}
 	return rd.giveUp()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/broker"
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/source"
 )
@@ -48,7 +49,7 @@ func (s *Source) Read(ctx context.Context, start, end batch.Position, env source
 	}
 	w := newRowWriter(env.BatchTimeMicros, expect, s.avgRowBytes(), emit)
 	defer w.release()
-	rd := &reading{s: s, r: r, w: w, start: start, progress: s.clk.Now()}
+	rd := &reading{s: s, r: r, w: w, start: start, quiet: s.watch(), probed: s.watch()}
 	if err := rd.run(ctx); err != nil {
 		// Whatever was consumed is not where any later read starts.
 		s.dropReader()
@@ -184,12 +185,12 @@ type reading struct {
 	w     *rowWriter
 	start batch.Position
 
-	progress time.Time // when something came last
-	probed   time.Time
+	quiet  *clock.Stopwatch // since something came
+	probed *clock.Stopwatch // since the last probes
 	// What the last probes said, for the error when nothing ever comes.
 	probeErr error
-	present  time.Time // since when the broker has had records that do not come
-	short    bool      // the log ends before the plan does
+	present  *clock.Stopwatch // since the broker has had records that do not come; nil: it has none
+	short    bool             // the log ends before the plan does
 	// clientErr is what the client reported last and goes on from by itself.
 	clientErr error
 	// streaming is set once the batch is too large to be kept and sorted.
@@ -214,14 +215,14 @@ func (rd *reading) run(ctx context.Context) error {
 		if err := rd.emit(false); err != nil {
 			return err
 		}
-		now := rd.s.clk.Now()
 		if came {
-			rd.progress, rd.present, rd.probeErr, rd.short = now, time.Time{}, nil, false
+			rd.quiet.Reset()
+			rd.present, rd.probeErr, rd.short = nil, nil, false
 			rd.r.bound()
 			rd.r.adapt()
 			continue
 		}
-		if err := rd.idle(ctx, now); err != nil {
+		if err := rd.idle(ctx); err != nil {
 			return err
 		}
 	}

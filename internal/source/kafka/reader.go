@@ -245,9 +245,14 @@ func (p *partition) take(w *rowWriter) error {
 	return p.give(records, w)
 }
 
-// accept notes a fetch of the partition: in order, nothing twice.
+// accept notes a fetch of the partition: in order, nothing twice. Control
+// records may come late: a probe that found no record in the range has passed
+// them already.
 func (p *partition) accept(records []*kgo.Record) error {
 	for _, r := range records {
+		if r.Offset < p.fetched && r.Attrs.IsControl() {
+			continue
+		}
 		if r.Offset < p.fetched {
 			return failure.New(failure.Runtime, "partition %s: the broker sent offset %d after %d: out of order or twice",
 				p.tp, r.Offset, p.fetched-1).

@@ -137,19 +137,18 @@ func (s *Source) Wait(ctx context.Context, pos batch.Position) error {
 			tps = append(tps, batch.TopicPartition{Topic: topic, Partition: p})
 		}
 	})
-	deadline := s.clk.Now().Add(waitMax)
-	poll, asked := waitPollMin, s.clk.Now()
+	waited, asked := s.watch(), s.watch()
+	poll := waitPollMin
 	for first := true; ; first = false {
-		now := s.clk.Now()
-		if !now.Before(deadline) {
+		if waited.Passed() >= waitMax {
 			return nil
 		}
 		buffered, standing := s.buffered(pos)
 		if buffered {
 			return nil
 		}
-		if first || now.Sub(asked) >= poll {
-			asked = now
+		if first || asked.Passed() >= poll {
+			asked.Reset()
 			ends, err := s.listStable(ctx, tps)
 			if err != nil {
 				return err
@@ -170,6 +169,9 @@ func (s *Source) Wait(ctx context.Context, pos batch.Position) error {
 		}
 	}
 }
+
+// watch starts a stopwatch that does not mind when somebody sets the clock.
+func (s *Source) watch() *clock.Stopwatch { return clock.NewStopwatch(s.clk, lookMax) }
 
 // buffered reports whether records are there already, and whether a consumer
 // stands at pos.
