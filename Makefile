@@ -131,17 +131,21 @@ dashboards: build ## A real Prometheus evaluates dashboard and alerts over a run
 mutants: ## Break one rule of the protocol after the other; each must be noticed by a named test
 	$(GO) test -count=1 -timeout 30m -v $(TESTFLAGS) ./internal/mutants | grep -E '^ *(---|ok|FAIL)|noticed|up to date|panic'; exit $${PIPESTATUS[0]}
 
-# Random schedules of make simulate, a half on each of two processes.
+# Random schedules of make simulate, a half on each of two processes, and those
+# with the shipped Kafka source.
 SCHEDULES ?= 10000
+KAFKA_SCHEDULES ?= 2000
 
 .PHONY: simulate
-simulate: ## Two writers at every pair of steps, then SCHEDULES=10000 random schedules, from seeds
+simulate: ## Two writers at every pair of steps, then SCHEDULES=10000 random schedules and KAFKA_SCHEDULES=2000 with the Kafka source
 	@mkdir -p .cache
 	$(GO) test -c -o .cache/sim.test ./internal/sim
 	.cache/sim.test -test.v -test.timeout 60m -test.run 'TestTwoWriters|TestASeed'
-	half=$$(($(SCHEDULES) / 2)); \
-	.cache/sim.test -test.v -test.timeout 120m -test.run TestARandomSchedule -sim.schedules $$half & first=$$!; \
-	.cache/sim.test -test.v -test.timeout 120m -test.run TestARandomSchedule -sim.schedules $$half -sim.first $$((half + 1)) && wait $$first
+	for kind in OfFaults:$(SCHEDULES) WithTheShippedKafkaSource:$(KAFKA_SCHEDULES); do \
+	  half=$$(($${kind#*:} / 2)); run="-test.v -test.timeout 120m -test.run TestARandomSchedule$${kind%:*} -sim.schedules $$half"; \
+	  .cache/sim.test $$run & first=$$!; \
+	  .cache/sim.test $$run -sim.first $$((half + 1)) && wait $$first || exit 1; \
+	done
 
 .PHONY: race
 race: ## The fast tests under the race detector

@@ -118,7 +118,7 @@ func (c Config) diagnose(ctx context.Context, addr string) *failure.Error {
 		switch {
 		case c.TLS.Enabled && isAlert(err):
 			return clientCertificate(err, addr, c)
-		case !c.TLS.Enabled && speaksTLS(ctx, addr):
+		case !c.TLS.Enabled && c.speaksTLS(ctx, addr):
 			return failure.New(failure.Config, "Kafka at %s speaks TLS, and this client does not", addr).
 				WithHint("add kafka.tls (tls: {} trusts the system's authorities, caFile: PATH another one), or use the plaintext port")
 		}
@@ -132,15 +132,26 @@ func (c Config) diagnose(ctx context.Context, addr string) *failure.Error {
 	return c.diagnoseLogin(ctx, addr)
 }
 
+// connect opens a connection that closes after probeMax by itself.
+func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
+	dial := c.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: probeMax}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr)
+	if err == nil {
+		time.AfterFunc(probeMax, func() { _ = conn.Close() })
+	}
+	return conn, err
+}
+
 // probe connects as the client would; where it cannot, the failure says why, or
 // is nil where the broker may just be down.
 func (c Config) probe(ctx context.Context, addr string) (net.Conn, *failure.Error) {
-	d := net.Dialer{Timeout: probeMax}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := c.connect(ctx, addr)
 	if err != nil {
 		return nil, nil //nolint:nilerr,nilnil // out of reach is no fault of the settings
 	}
-	time.AfterFunc(probeMax, func() { _ = conn.Close() })
 	if !c.TLS.Enabled {
 		return conn, nil
 	}
@@ -163,7 +174,7 @@ func (c Config) probe(ctx context.Context, addr string) (net.Conn, *failure.Erro
 			WithHint("%s", certificateHint(err))
 	case isAlert(err):
 		return nil, clientCertificate(err, addr, c)
-	case speaksPlaintext(ctx, addr):
+	case c.speaksPlaintext(ctx, addr):
 		return nil, failure.New(failure.Config, "Kafka at %s speaks plaintext, and this client is configured for TLS", addr).
 			WithHint("use the broker's TLS port in kafka.bootstrapServers, or remove kafka.tls")
 	}
@@ -232,16 +243,16 @@ func ask(conn io.ReadWriter, req kmsg.Request, version int16) ([]byte, error) {
 
 // speaksTLS and speaksPlaintext look at the port with the other protocol.
 // Nothing but a greeting is sent.
-func speaksTLS(ctx context.Context, addr string) bool {
-	conn, _ := Config{TLS: TLS{Enabled: true, InsecureSkipVerify: true}}.greet(ctx, addr)
+func (c Config) speaksTLS(ctx context.Context, addr string) bool {
+	conn, _ := Config{Dial: c.Dial, TLS: TLS{Enabled: true, InsecureSkipVerify: true}}.greet(ctx, addr)
 	if conn != nil {
 		_ = conn.Close()
 	}
 	return conn != nil
 }
 
-func speaksPlaintext(ctx context.Context, addr string) bool {
-	conn, err := Config{}.greet(ctx, addr)
+func (c Config) speaksPlaintext(ctx context.Context, addr string) bool {
+	conn, err := Config{Dial: c.Dial}.greet(ctx, addr)
 	if err != nil {
 		return false
 	}
@@ -253,12 +264,10 @@ func speaksPlaintext(ctx context.Context, addr string) bool {
 // greet connects and finishes a TLS handshake where one is configured; the
 // server's certificate is somebody else's question.
 func (c Config) greet(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: probeMax}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := c.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	time.AfterFunc(probeMax, func() { _ = conn.Close() })
 	if !c.TLS.Enabled {
 		return conn, nil
 	}

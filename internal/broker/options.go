@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -52,6 +53,10 @@ type Config struct {
 	TLS  TLS
 	SASL SASL
 
+	// Dial opens connections in the place of the machine's network, where set; it
+	// goes with plaintext only. A simulation has connections of its own.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	// Logger takes the clients' own log at debug level; default slog.Default.
 	Logger *slog.Logger
 }
@@ -99,6 +104,9 @@ func (c Config) Validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		add("tls needs both a client certificate and its key, or neither")
 	}
+	if c.TLS.Enabled && c.Dial != nil {
+		add("tls and connections of one's own exclude each other")
+	}
 	for _, f := range c.SASL.Faults(c.TLS.Enabled) {
 		add("%s", f)
 	}
@@ -137,13 +145,16 @@ func ClientOptions(c Config) ([]kgo.Opt, error) {
 	if c.Rack != "" {
 		opts = append(opts, kgo.Rack(c.Rack))
 	}
-	if c.TLS.Enabled {
+	switch {
+	case c.TLS.Enabled:
 		files, err := newTLSFiles(c.TLS)
 		if err != nil {
 			return nil, err
 		}
 		opts = append(opts, kgo.Dialer(files.dial))
-	} else {
+	case c.Dial != nil:
+		opts = append(opts, kgo.Dialer(c.Dial))
+	default:
 		opts = append(opts, kgo.DialTimeout(dialTimeout))
 	}
 	m, err := c.SASL.mechanism()

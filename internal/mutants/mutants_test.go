@@ -28,6 +28,7 @@ type mutant struct {
 const (
 	pairs  = "TestTwoWritersAtEveryPairOfSteps"
 	random = "TestARandomScheduleOfFaults"
+	broker = "TestARandomScheduleWithTheShippedKafkaSource"
 )
 
 var mutants = []mutant{
@@ -135,6 +136,56 @@ var mutants = []mutant{
 		rule: "rows are read from where the table's marker stands",
 		file: "internal/engine/start.go", from: "r.pos, r.mark, r.last, r.next = m.Position.Clone(),", to: "r.pos, r.mark, r.last, r.next = obs.initial.Clone(),",
 		pkg: "internal/sim", run: pairs,
+	},
+	{
+		rule: "the consumer never resets an offset by itself",
+		file: "internal/source/kafka/reader.go", from: "kgo.ConsumeResetOffset(kgo.NoResetOffset())", to: "kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd())",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "records of aborted transactions do not count",
+		file: "internal/source/kafka/reader.go", from: "kgo.FetchIsolationLevel(kgo.ReadCommitted())", to: "kgo.FetchIsolationLevel(kgo.ReadUncommitted())",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a transaction's marker is no row",
+		file: "internal/source/kafka/reader.go", from: "\t\tif r.Attrs.IsControl() {\n\t\t\tcontinue\n\t\t}\n\t\tif err := w.append", to: "\t\tif err := w.append",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "what was fetched beyond a batch's end is kept for the next one",
+		file: "internal/source/kafka/reader.go", from: "\t\t\tp.keep(slices.Clone(records[i:])) // the rest of the array may go\n", to: "\t\t\t_ = slices.Clone(records[i:])\n",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a plan ends at the last stable offset, before what may still be aborted",
+		file: "internal/source/kafka/admin.go", from: "s.list(ctx, \"list last stable offsets\", 1,", to: "s.list(ctx, \"list last stable offsets\", 0,",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a range is at its end only where a probe finds no record in it",
+		file: "internal/source/kafka/probe.go", from: "fp.Records[0].Offset < p.end:\n\t\t\treturn true, nil", to: "fp.Records[0].Offset < 0:\n\t\t\treturn true, nil",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a probe's way past control records is no repetition",
+		file: "internal/source/kafka/reader.go", from: "if r.Offset < p.fetched && r.Attrs.IsControl() {", to: "if r.Offset < 0 && r.Attrs.IsControl() {",
+		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "150"},
+	},
+	{
+		rule: "an error of a fetch is settled by what the log holds, not by the error",
+		file: "internal/source/kafka/read.go", from: "\treturn rd.rebuild(ctx)\n}\n\n// place", to: "\treturn nil\n}\n\n// place",
+		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a partition's leader epoch that moved is compared before more is planned",
+		file: "internal/source/kafka/plan.go", from: "return known != epoch", to: "return false && known != epoch",
+		pkg: "internal/source/kafka", run: "Epoch|Truncat|Leader",
+	},
+	{
+		rule: "markers that another instance moves meanwhile are looked at again",
+		file: "internal/engine/start.go", from: "if !contradict || look == looksMax ||", to: "if look > 0 || !contradict || look == looksMax ||",
+		pkg: "internal/engine", run: "TestMarkersThat",
 	},
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,11 +12,22 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/source"
 )
 
 const topic, topicID, clusterID = "events", "topic-1", "cluster-1"
+
+// feed is the topic of a world.
+type feed interface {
+	// produce appends n records to a partition.
+	produce(part int, n int64) error
+	// committed are the offsets of the records that a reader gets, by partition.
+	committed() [][]int64
+	// source is the source of one process.
+	source(p *process, clk clock.Clock) (source.Source, error)
+}
 
 // kafka is a topic whose records are a function of partition and offset.
 type kafka struct {
@@ -23,10 +35,29 @@ type kafka struct {
 	ends []int64
 }
 
-func (k *kafka) produce(part int, n int64) {
+func newKafka(partitions int, records int64) *kafka {
+	return &kafka{ends: slices.Repeat([]int64{records}, partitions)}
+}
+
+func (k *kafka) produce(part int, n int64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ends[part] += n
+	return nil
+}
+
+func (k *kafka) committed() [][]int64 {
+	out := make([][]int64, len(k.ends))
+	for p, end := range k.ends {
+		for off := range end {
+			out[p] = append(out[p], off)
+		}
+	}
+	return out
+}
+
+func (k *kafka) source(p *process, _ clock.Clock) (source.Source, error) {
+	return &topicSource{k, p}, nil
 }
 
 func (k *kafka) end(part int) int64 {
@@ -62,7 +93,7 @@ func eventTime(off int64) time.Time {
 	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(off%1000) * time.Millisecond)
 }
 
-// topicSource is the source of one process.
+// topicSource is a source that has nothing below it.
 type topicSource struct {
 	k *kafka
 	p *process

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"flag"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,6 +38,7 @@ type chaos struct {
 	restart map[string]time.Time
 	backup  map[string]map[string]map[string][]byte // by machine: a copy of its folders
 	people  map[string]int                          // what people did
+	*below                                          // nil: nothing is below the source
 }
 
 var machines = []string{"a", "b"}
@@ -54,11 +56,15 @@ func newChaos(seed uint64) *chaos {
 			}
 		}
 	}
-	return &chaos{w, []int{5, 20, 70}[w.rng.IntN(3)], map[string]*process{}, map[string]time.Time{}, map[string]time.Time{}, map[string]map[string]map[string][]byte{}, map[string]int{}}
+	return &chaos{world: w, rate: []int{5, 20, 70}[w.rng.IntN(3)], live: map[string]*process{}, resume: map[string]time.Time{},
+		restart: map[string]time.Time{}, backup: map[string]map[string]map[string][]byte{}, people: map[string]int{}}
 }
 
 // someFault is what happens to an operation, mostly nothing.
 func (c *chaos) someFault(call *call) verdict {
+	if call.node >= 0 {
+		return c.answerFault(call)
+	}
 	if c.rng.IntN(1000) >= c.rate {
 		return verdict{}
 	}
@@ -77,8 +83,16 @@ func (c *chaos) someFault(call *call) verdict {
 	return v
 }
 
-// step is one decision of the scheduler.
-func (c *chaos) step() error {
+// step is decision number i of the scheduler.
+func (c *chaos) step(i int) error {
+	// Numbers of its own: what happens at a decision does not hang on how many
+	// of them those before it took.
+	c.rng = rand.New(rand.NewPCG(c.seed, uint64(i)))
+	if c.below != nil {
+		if done, err := c.brokerStep(i); done || err != nil {
+			return err
+		}
+	}
 	ready := c.sched.ready()
 	for _, m := range machines {
 		p := c.live[m]
@@ -132,11 +146,10 @@ func (c *chaos) step() error {
 		return nil
 	case r < 31:
 		return c.somebody(machines[c.rng.IntN(2)])
-	case r < 54:
+	case r < 54 && c.below == nil:
 		part, n := c.rng.IntN(2), int64(1+c.rng.IntN(20))
-		c.kafka.produce(part, n)
 		c.sched.note("produce %d to %d", n, part)
-		return nil
+		return c.kafka.produce(part, n)
 	case r < 100 && len(c.sched.later) > 0:
 		i := c.rng.IntN(len(c.sched.later))
 		f := c.sched.later[i]
@@ -183,8 +196,12 @@ func (c *chaos) somebody(m string) error {
 
 // run is a whole schedule.
 func (c *chaos) run() error {
-	for range decisionsMax {
-		if err := c.step(); err != nil {
+	decisions := decisionsMax
+	if c.below != nil {
+		decisions *= 2 // a batch has more of them
+	}
+	for i := range decisions {
+		if err := c.step(i); err != nil {
 			return err
 		}
 	}
@@ -193,6 +210,11 @@ func (c *chaos) run() error {
 			if err := c.settle(p); err != nil {
 				return err
 			}
+		}
+	}
+	if c.below != nil {
+		if err := c.healBrokers(); err != nil {
+			return err
 		}
 	}
 	if err := c.bury(); err != nil {
@@ -208,37 +230,48 @@ func (c *chaos) run() error {
 }
 
 // runSeed runs one schedule in a bubble of its own.
-func runSeed(t *testing.T, seed uint64) *chaos {
+func runSeed(t *testing.T, seed uint64, withBrokers bool) *chaos {
 	t.Helper()
 	var c *chaos
 	synctest.Test(t, func(t *testing.T) {
 		c = newChaos(seed)
+		if withBrokers {
+			if err := c.addBrokers(); err != nil {
+				t.Fatal(err)
+			}
+			defer c.brokers.close()
+		}
 		err := c.run()
 		if berr := c.bury(); err == nil {
 			err = berr
 		}
 		if err != nil {
 			tail := c.sched.trace[max(0, len(c.sched.trace)-traceTail):]
-			t.Errorf("seed %d: %v\n  …\n  %s\nrun it again: go test ./internal/sim -run TestARandomSchedule -sim.seed %d", seed, err, strings.Join(tail, "\n  "), seed)
+			t.Errorf("seed %d: %v\n  …\n  %s\nrun it again: go test ./internal/sim -run %s -sim.seed %d", seed, err, strings.Join(tail, "\n  "), t.Name(), seed)
 		}
 	})
 	return c
 }
 
 func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
+	randomSchedules(t, false, defaultSchedules)
+}
+
+// randomSchedules runs n schedules, unless the flags say otherwise.
+func randomSchedules(t *testing.T, withBrokers bool, n int) {
+	t.Helper()
 	if *oneSeed != 0 {
-		runSeed(t, *oneSeed)
+		runSeed(t, *oneSeed, withBrokers)
 		return
 	}
-	n := *schedules
-	if n == 0 {
-		n = defaultSchedules
+	if *schedules > 0 {
+		n = *schedules
 	}
 	seen := map[uint64]bool{}
 	ends, faults, people := map[string]int{}, map[string]int{}, map[string]int{}
 	lives, cuts, rows := 0, 0, int64(0)
 	for i := range n {
-		c := runSeed(t, *firstSeed+uint64(i))
+		c := runSeed(t, *firstSeed+uint64(i), withBrokers)
 		seen[c.sched.hash()] = true
 		for k, v := range c.ends {
 			ends[k] += v
@@ -250,8 +283,8 @@ func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
 			people[k] += v
 		}
 		lives, cuts = lives+len(c.all), cuts+c.powerCuts
-		for _, e := range c.kafka.ends {
-			rows += e
+		for _, offsets := range c.kafka.committed() {
+			rows += int64(len(offsets))
 		}
 		if t.Failed() {
 			t.Fatalf("stopped after %d schedules", i+1)
@@ -264,15 +297,20 @@ func TestARandomScheduleOfFaultsEndsWithEveryRowOnce(t *testing.T) {
 // worth nothing.
 func TestASeedGivesTheSameScheduleEachTime(t *testing.T) {
 	for seed := range uint64(*again) {
-		a, b := runSeed(t, seed+1), runSeed(t, seed+1)
-		for i, line := range a.sched.trace {
-			if i >= len(b.sched.trace) || b.sched.trace[i] != line {
-				other := "nothing"
-				if i < len(b.sched.trace) {
-					other = b.sched.trace[i]
-				}
-				t.Fatalf("seed %d: step %d was %q, then %q, after\n%s", seed+1, i, line, other, strings.Join(a.sched.trace[max(0, i-8):i], "\n"))
+		sameTwice(t, *firstSeed+seed)
+	}
+}
+
+func sameTwice(t *testing.T, seed uint64) {
+	t.Helper()
+	a, b := runSeed(t, seed, false), runSeed(t, seed, false)
+	for i, line := range a.sched.trace {
+		if i >= len(b.sched.trace) || b.sched.trace[i] != line {
+			other := "nothing"
+			if i < len(b.sched.trace) {
+				other = b.sched.trace[i]
 			}
+			t.Fatalf("seed %d: step %d was %q, then %q, after\n%s", seed, i, line, other, strings.Join(a.sched.trace[max(0, i-8):i], "\n"))
 		}
 	}
 }

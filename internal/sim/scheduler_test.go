@@ -33,22 +33,27 @@ const (
 	dieWithin       // the process dies within it, after some of its steps
 	dieAfter        // it is applied, and the process dies
 	dieLate         // the process dies; it is applied later, if it still can be
+	cut             // a broker's answer does not come, and the connection is gone
+	refusal         // a broker answers with an error for one partition
+	partial         // a broker's answer holds a part of the records that it could
 )
 
 func (f fault) String() string {
-	return [...]string{"", "refused", "answer lost", "applied late", "killed before", "killed within", "killed after", "killed, applied late"}[f]
+	return [...]string{"", "refused", "answer lost", "applied late", "killed before", "killed within", "killed after", "killed, applied late", "connection cut", "refused by the broker", "cut short"}[f]
 }
 
 // verdict is the scheduler's answer to an operation.
 type verdict struct {
 	fault fault
 	cut   int // dieWithin: the steps of the disk that are made
+	pick  int // refusal, partial: what of it
 }
 
 // process is one life of one instance.
 type process struct {
 	name   string
 	s      *scheduler
+	ctx    context.Context
 	dead   atomic.Bool
 	ended  atomic.Bool
 	cancel context.CancelFunc
@@ -106,6 +111,7 @@ type call struct {
 	op      string
 	changes bool
 	seq     int
+	node    int // the broker that answers, -1 for none
 	answer  chan verdict
 }
 
@@ -116,6 +122,8 @@ type scheduler struct {
 	waiting []*call
 	trace   []string
 	later   []func() // operations that are still on their way
+	// paused are the brokers that do not answer.
+	paused [nodes]bool
 }
 
 // names are what differs from run to run in an operation's name.
@@ -125,13 +133,35 @@ func (s *scheduler) ask(p *process, op string, changes bool) verdict {
 	if p.dead.Load() {
 		return verdict{fault: dieBefore}
 	}
-	c := &call{p: p, op: names.ReplaceAllString(op, "#"), changes: changes, answer: make(chan verdict)}
+	c := s.queue(p, op, changes, -1)
+	return <-c.answer
+}
+
+// await is the gate of a broker's answer; it is false where done comes first.
+func (s *scheduler) await(p *process, op string, node int, done <-chan struct{}) (verdict, bool) {
+	if p.dead.Load() {
+		return verdict{fault: dieBefore}, true
+	}
+	c := s.queue(p, op, false, node)
+	select {
+	case v := <-c.answer:
+		return v, true
+	case <-done:
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(o *call) bool { return o == c })
+	return verdict{}, false
+}
+
+func (s *scheduler) queue(p *process, op string, changes bool, node int) *call {
+	c := &call{p: p, op: names.ReplaceAllString(op, "#"), changes: changes, node: node, answer: make(chan verdict, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.seq++
 	c.seq = s.seq
 	s.waiting = append(s.waiting, c)
-	s.mu.Unlock()
-	return <-c.answer
+	return c
 }
 
 // ready are the operations that can go on, in an order that is the same in
@@ -160,12 +190,12 @@ func (s *scheduler) ready() []*call {
 	}
 	var out []*call
 	for _, c := range s.waiting {
-		if !c.p.held {
+		if !c.p.held && (c.node < 0 || !s.paused[c.node]) {
 			out = append(out, c)
 		}
 	}
 	slices.SortFunc(out, func(a, b *call) int {
-		return cmp.Or(strings.Compare(a.p.name, b.p.name), strings.Compare(a.op, b.op), cmp.Compare(a.seq, b.seq))
+		return cmp.Or(strings.Compare(a.p.name, b.p.name), strings.Compare(a.op, b.op), cmp.Compare(a.node, b.node), cmp.Compare(a.seq, b.seq))
 	})
 	return out
 }

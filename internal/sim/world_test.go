@@ -39,7 +39,7 @@ type world struct {
 	seed  uint64
 	rng   *rand.Rand
 	sched *scheduler
-	kafka *kafka
+	kafka feed
 	db    *pointers
 	lake  *objstore.Memory
 	// checkpoints are the folders, by machine: shared, or one each.
@@ -56,12 +56,9 @@ type world struct {
 }
 
 func newWorld(seed uint64, partitions int, records int64) *world {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x5e1f)), sched: &scheduler{}, kafka: &kafka{}, limit: 20,
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x5e1f)), sched: &scheduler{}, kafka: newKafka(partitions, records), limit: 20,
 		db: &pointers{at: map[string]string{}}, lake: objstore.NewMemory(clock.System{}), checkpoints: map[string]*objstore.Memory{},
 		ends: map[string]int{}, faults: map[fault]int{}, clocks: map[string]*skewed{"a": {}, "b": {}}}
-	for range partitions {
-		w.kafka.ends = append(w.kafka.ends, records)
-	}
 	return w
 }
 
@@ -103,7 +100,7 @@ func (w *world) power(live ...*process) {
 // or, with once, until everything is read.
 func (w *world) start(machine string, once bool) *process {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{name: fmt.Sprintf("%s%d", machine, len(w.all)+1), s: w.sched, cancel: cancel}
+	p := &process{name: fmt.Sprintf("%s%d", machine, len(w.all)+1), s: w.sched, ctx: ctx, cancel: cancel}
 	id := fmt.Sprintf("%d/%s", w.seed, p.name)
 	running.Store(id, &files{p: p, disk: w.lake.Reopen()})
 	cat := lake.Over(session{p, w.db}, iceberg.Properties{"warehouse": scheme + "://lake", processProperty: id})
@@ -124,6 +121,7 @@ func (w *world) run(ctx context.Context, p *process, cat *lake.Catalog, machine 
 	if err != nil {
 		return err
 	}
+	defer func() { _ = bronze.Source.Close() }()
 	silver, err := w.silverQuery(p, cat, machine)
 	if err != nil {
 		return err
@@ -154,7 +152,11 @@ func (w *world) query(p *process, name, machine string) *engine.Query {
 
 func (w *world) bronze(p *process, cat *lake.Catalog, machine string) (*engine.Query, error) {
 	q := w.query(p, "bronze", machine)
-	q.Source, q.Transform = &topicSource{w.kafka, p}, operator.NewPassthrough(batch.KafkaSchema)
+	var err error
+	if q.Source, err = w.kafka.source(p, q.Clock); err != nil {
+		return nil, err
+	}
+	q.Transform = operator.NewPassthrough(batch.KafkaSchema)
 	return q, outputs(q, cat, map[string]table.Identifier{operator.Main: bronzeTable})
 }
 
@@ -345,8 +347,8 @@ func (w *world) check() error {
 	defer running.Delete(id)
 	free := lake.Over(reader{w.db}, iceberg.Properties{"warehouse": scheme + "://lake", processProperty: id})
 	wantBronze, wantSilver, wantDead := map[string]int{}, map[string]int{}, map[string]int{}
-	for part := range w.kafka.ends {
-		for off := range w.kafka.ends[part] {
+	for part, offsets := range w.kafka.committed() {
+		for _, off := range offsets {
 			place := fmt.Sprintf("%d/%d", part, off)
 			wantBronze[place] = 1
 			switch _, id, kind := event(int32(part), off); kind {
