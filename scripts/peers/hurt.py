@@ -11,6 +11,7 @@ are there more than once. It reads the tables by an implementation of its own.
   scripts/peers/hurt.sh [--engine NAME]… [--rows N]
 """
 import argparse
+import glob
 import json
 import os
 import shutil
@@ -22,10 +23,25 @@ import time
 import bench
 
 SCENARIOS = ("killed", "forgotten")
-# How many offsets a batch (or, for connect, seconds a commit): small enough for a
-# backlog of many commits.
-SETTINGS = {"weir": 10_000, "spark": 10_000, "python": 10_000, "connect": 5}
+# How many offsets a batch (or, for connect and flink, seconds a commit): small enough
+# for a backlog of many commits.
+SETTINGS = {"weir": 10_000, "spark": 10_000, "python": 10_000, "connect": 1, "flink": 1}
+SESSION = 90  # seconds after which no broker holds a killed member of a consumer group for alive
 QUIET = 30  # seconds without a commit after which nothing more is expected
+
+
+def delete_group(admin, group):
+    """A group is empty once the broker has missed its killed members for long enough."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    deadline = time.time() + SESSION
+    while True:
+        try:
+            return admin.delete_consumer_groups([group])[group].result()
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.NON_EMPTY_GROUP or time.time() > deadline:
+                raise
+        time.sleep(1)
 
 
 def forget(engine, d, address):
@@ -35,8 +51,8 @@ def forget(engine, d, address):
 
         admin, own = AdminClient({"bootstrap.servers": address}), os.path.basename(d)
         groups = [g.group_id for g in admin.list_consumer_groups().result().valid if own in g.group_id]
-        for f in admin.delete_consumer_groups(groups).values() if groups else ():
-            f.result()
+        for group in groups:
+            delete_group(admin, group)
         for f in admin.delete_topics([f"control-{own}"]).values():
             f.result()
         time.sleep(2)
@@ -55,6 +71,12 @@ def run(command, env, d, log):
 def newest(table):
     """The newest commit of rows, (0, 0) where there is none or its metadata is just being replaced."""
     return (bench.commits(table) or [(0, 0)])[-1]
+
+
+def again(engine, d, command):
+    """The command of the second life. Flink is told its newest checkpoint; the others find their place."""
+    found = glob.glob(os.path.join(d, "checkpoints", "*", "chk-*", "_metadata")) if engine == "flink" else []
+    return command + ["file://" + os.path.dirname(max(found, key=os.path.getmtime))] if found else command
 
 
 def kill(p):
@@ -85,7 +107,7 @@ def hurt(o, broker, rows, engine, scenario):
             return {**result, "outcome": "inconclusive: the backlog was done before the kill"}
         if scenario == "forgotten":
             forget(engine, d, broker.address)
-        p = run(command, env, d, log)
+        p = run(again(engine, d, command), env, d, log)
         try:
             deadline, last, since = time.time() + o.timeout, None, time.time()
             while time.time() < deadline and p.poll() is None:

@@ -2,7 +2,7 @@
 # Kills Weir and its peers in mid-backlog, takes their progress away, and lets
 # `weir audit` count their tables; hurt.py says what and how.
 #
-#   scripts/peers/hurt.sh [--engine weir|spark|python|connect]… [--rows N]
+#   scripts/peers/hurt.sh [--engine weir|spark|python|connect|flink]… [--rows N]
 #
 # Default: weir and spark. Prints a table; exit code 4 where Weir is not exact.
 # Needs java 17, mvn, Python 3.10, and 1 GB of downloads the first time.

@@ -28,7 +28,8 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 
 /**
  * Flink from Kafka into an Iceberg table that is there, in a local mini-cluster.
- * Arguments: KAFKA TOPIC WAREHOUSE TABLE CHECKPOINT_MILLIS CHECKPOINTS.
+ * Arguments: KAFKA TOPIC WAREHOUSE TABLE CHECKPOINT_MILLIS CHECKPOINTS [CHECKPOINT]; it
+ * goes on from the last one where it is given, as with flink run -s.
  */
 public class FlinkPeer {
   static final RowType ROW =
@@ -58,6 +59,9 @@ public class FlinkPeer {
     c.setString("execution.checkpointing.storage", "filesystem");
     c.setString("execution.checkpointing.dir", args[5]);
     c.setString("restart-strategy.type", "none");
+    if (args.length > 6) {
+      c.setString("execution.state-recovery.path", args[6]);
+    }
     c.setString("pipeline.object-reuse", "true");
     StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(c);
     env.setParallelism(2);
