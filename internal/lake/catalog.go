@@ -3,7 +3,6 @@ package lake
 import (
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -100,6 +99,8 @@ const maxParsed = 64
 type parsed struct {
 	mu      sync.Mutex
 	byTable map[string]parsedMetadata
+
+	texts metadataTexts
 }
 
 type parsedMetadata struct {
@@ -351,11 +352,7 @@ func (c *Catalog) writeMetadata(ctx context.Context, meta table.Metadata, previo
 	if !ok {
 		return "", table.ErrWriteIORequired
 	}
-	marshal := func() ([]byte, error) { return json.Marshal(meta) }
-	if m, ok := meta.(json.Marshaler); ok {
-		marshal = m.MarshalJSON // json.Marshal would check and copy the megabyte once more
-	}
-	body, err := marshal()
+	body, err := c.parsed.texts.of(meta)
 	if err != nil {
 		return "", err
 	}
