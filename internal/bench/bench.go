@@ -20,7 +20,8 @@ type bench struct {
 	children int
 	setups   int
 	closers  []func()
-	points   []Point
+	recorded records
+	digest   string
 }
 
 // Run measures what the options ask for.
@@ -47,6 +48,9 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 			return nil, failure.Wrap(failure.Config, err, "the folder of the profiles")
 		}
 	}
+	if err := b.readRecords(); err != nil {
+		return nil, err
+	}
 	if err := b.openKafka(ctx); err != nil {
 		return nil, err
 	}
@@ -68,7 +72,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		}
 		all = append(all, got...)
 	}
-	rep.Benchmarks, rep.History = medians(all), b.points
+	rep.Benchmarks, rep.History = medians(all), historyOf(all)
 	return rep, nil
 }
 
@@ -88,10 +92,15 @@ func (b *bench) say(format string, args ...any) {
 	fmt.Fprintf(b.o.Progress, format+"\n", args...)
 }
 
-// each measures f as often as is asked for, and records every result.
-func (b *bench) each(ctx context.Context, f func(run int) ([]Result, error)) ([]Result, error) {
+// each measures f as often as is asked for, and records every result. What stands
+// in the record under the name and the number of the run is not measured again.
+func (b *bench) each(ctx context.Context, name string, f func(run int) ([]Result, error)) ([]Result, error) {
 	var out []Result
 	for run := 1; run <= b.o.Repeat; run++ {
+		if got := b.recorded[measurement{name, run}]; got != nil {
+			out = append(out, got...)
+			continue
+		}
 		if err := b.quiet(ctx, runtime.NumCPU()); err != nil {
 			return nil, err
 		}
@@ -103,9 +112,9 @@ func (b *bench) each(ctx context.Context, f func(run int) ([]Result, error)) ([]
 			got[i].Broker, got[i].CompressionCPU = b.kafka.kind, round(b.limit)
 			got[i].judge()
 			b.say("  %s", got[i])
-			if err := b.record(got[i]); err != nil {
-				return nil, err
-			}
+		}
+		if err := b.record(measurement{name, run}, got); err != nil {
+			return nil, err
 		}
 		out = append(out, got...)
 	}

@@ -2,9 +2,11 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +90,7 @@ func TestNamesAndNumbersAreCheckedBeforeAnythingStarts(t *testing.T) {
 	for _, o := range []Options{
 		{}, {Names: []string{"nothing"}}, {Names: []string{Bronze}, Compression: "lz4"}, {Names: []string{Bronze}, Rows: 10},
 		{Names: []string{Bronze}, Kafka: []string{"localhost:1"}, KafkaScript: "x"}, {Names: []string{Bronze}, Rates: []int{0}},
+		{Names: []string{Bronze}, Resume: true},
 	} {
 		if err := o.fill(); !failure.Is(err, failure.Config) {
 			t.Errorf("%+v: %v", o, err)
@@ -99,6 +102,106 @@ func TestNamesAndNumbersAreCheckedBeforeAnythingStarts(t *testing.T) {
 	}
 	if !slices.Equal(o.Names, order) || o.Rows != rowsQuick || !slices.Equal(o.Rates, []int{5000}) {
 		t.Errorf("quick: %+v", o)
+	}
+}
+
+func TestWhatIsRecordedOfTheSameBinaryIsNotMeasuredAgain(t *testing.T) {
+	dir := t.TempDir()
+	open := func(repeat int, rows int64) *bench {
+		b := &bench{o: Options{Names: []string{Small}, Binary: filepath.Join(dir, "binary"), Record: filepath.Join(dir, "record"), Resume: true, Repeat: repeat, Rows: rows}}
+		if err := b.o.fill(); err != nil {
+			t.Fatal(err)
+		}
+		b.kafka = &kafka{}
+		if err := b.readRecords(); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(dir, "binary"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	measured := 0
+	measure := func(b *bench) []Result {
+		got, err := b.each(t.Context(), Small, func(run int) ([]Result, error) {
+			measured++
+			return []Result{{Name: Small, RowsPerSecond: float64(run)}}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	write("one")
+	measure(open(2, 1000))
+	if measured != 2 {
+		t.Fatalf("%d measured", measured)
+	}
+	if b := open(2, 1000); len(b.recorded.complete(Small, 2)) != 2 || b.recorded.complete(Small, 3) != nil || b.recorded.complete(Large, 2) != nil {
+		t.Fatalf("%+v", b.recorded)
+	}
+	if got := measure(open(3, 1000)); measured != 3 || len(got) != 3 || got[2].RowsPerSecond != 3 {
+		t.Fatalf("%d measured, %+v", measured, got)
+	}
+	measure(open(2, 2000)) // other settings
+	if measured != 5 {
+		t.Fatalf("%d measured", measured)
+	}
+	write("two")
+	measure(open(2, 1000))
+	if measured != 7 {
+		t.Fatalf("%d measured", measured)
+	}
+}
+
+func TestSmallRecordsAreOfTheirSizeAndEachHasAnIDOfItsOwn(t *testing.T) {
+	value, ids := smallRecord(1, 1_000), map[string]bool{}
+	var from, to time.Time
+	for n := range int64(1_000) {
+		v, key := value([]byte("before"), n)
+		v = v[len("before"):]
+		var r struct {
+			Meta struct {
+				ID string
+				DT time.Time
+			}
+			Type string
+		}
+		if err := json.Unmarshal(v, &r); err != nil || len(v) != smallBytes || r.Type != "edit" || string(key) != r.Meta.ID || len(r.Meta.ID) != 36 {
+			t.Fatalf("%s: %d bytes, key %s, %v", v, len(v), key, err)
+		}
+		if from.IsZero() {
+			from = r.Meta.DT
+		}
+		ids[r.Meta.ID], to = true, r.Meta.DT
+	}
+	if len(ids) != 1_000 || to.Sub(from) > idsSpan || to.Sub(from) < idsSpan/2 {
+		t.Fatalf("%d ids over %s", len(ids), to.Sub(from))
+	}
+	again, _ := smallRecord(1, 1_000)(nil, 7)
+	if first, _ := value(nil, 7); string(first) != string(again) {
+		t.Fatal("a record depends on more than seed and number")
+	}
+}
+
+func TestTheHistoryIsHeldAgainstItsFirstStretch(t *testing.T) {
+	r := Result{Name: historyAt(50), RowsPerSecond: 91, Ratio: 0.91}
+	if r.judge(); r.Met == nil || !*r.Met {
+		t.Errorf("%+v", r)
+	}
+	r.Ratio = 0.89
+	if r.judge(); *r.Met {
+		t.Errorf("%+v", r)
+	}
+	rep := Report{History: []Point{{Rows: 1000, Commits: 10, RowsPerSecond: 5000, CommitMS: 4}, {Rows: 2000, Commits: 20, RowsPerSecond: 4000, CommitMS: 6}}}
+	var csv, svg strings.Builder
+	if err := errors.Join(rep.WriteCSV(&csv), rep.WriteSVG(&svg)); err != nil {
+		t.Fatal(err)
+	}
+	if csv.String() != "rows,commits,rows_per_second,commit_ms\n1000,10,5000,4.0\n2000,20,4000,6.0\n" || !strings.Contains(svg.String(), "2000 rows, 20 commits") {
+		t.Errorf("%s\n%s", csv.String(), svg.String())
 	}
 }
 
@@ -130,8 +233,8 @@ func TestABacklogIsMeasuredEndToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r Result
-	if err := json.Unmarshal(line, &r); err != nil || r.Name != "silver/none" {
+	var l recordLine
+	if err := json.Unmarshal(line, &l); err != nil || l.Measurement != "silver/none" || l.Run != 1 || len(l.Results) != 1 || l.Results[0].Name != "silver/none" {
 		t.Errorf("%s: %v", line, err)
 	}
 }

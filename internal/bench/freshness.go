@@ -24,7 +24,7 @@ func (b *bench) freshness(ctx context.Context) ([]Result, error) {
 	var out []Result
 	for _, rate := range b.o.Rates {
 		b.say("freshness: %d events/s for %d s, trigger %s", rate, b.o.Seconds, b.o.Trigger)
-		got, err := b.each(ctx, func(int) ([]Result, error) { return b.fresh(ctx, rate) })
+		got, err := b.each(ctx, fmt.Sprintf("freshness/%d", rate), func(int) ([]Result, error) { return b.fresh(ctx, rate) })
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func latencies(sent []stamp, base int64, seen []sighting, partition int32, count
 // on tables that exist, with some rows waiting.
 func (b *bench) startup(ctx context.Context) ([]Result, error) {
 	b.say("startup: %d starts with %d events waiting", b.o.Kills, startupRows)
-	return b.each(ctx, func(int) ([]Result, error) {
+	return b.each(ctx, Startup, func(int) ([]Result, error) {
 		topic, err := b.topic(ctx, Startup)
 		if err != nil {
 			return nil, err

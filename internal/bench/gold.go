@@ -48,6 +48,9 @@ func (b *bench) gold(ctx context.Context) ([]Result, error) {
 	if err := duck.Linked(); err != nil {
 		return nil, err
 	}
+	if got := b.recorded.complete(Gold, b.o.Repeat); got != nil {
+		return got, nil
+	}
 	dir := filepath.Join(b.dir, "gold")
 	c, err := lake.Open(ctx, lake.Config{URI: filepath.Join(dir, "catalog.db"), Warehouse: filepath.Join(dir, "warehouse")})
 	if err != nil {
@@ -68,7 +71,7 @@ func (b *bench) gold(ctx context.Context) ([]Result, error) {
 		return nil, err
 	}
 	b.say("gold: the four marts, and the same in plain DuckDB")
-	return b.each(ctx, func(run int) ([]Result, error) {
+	return b.each(ctx, Gold, func(run int) ([]Result, error) {
 		var plain, ours time.Duration
 		measure := []func() error{
 			func() (err error) { plain, err = b.plainMarts(ctx, g, t); return err },

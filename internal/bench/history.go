@@ -51,7 +51,7 @@ func (b *bench) history(ctx context.Context) ([]Result, error) {
 	sizes, commits := b.historySizes()
 	last := sizes[len(sizes)-1]
 	b.say("history: a table of %d to %d events, %d commits behind it", b.o.Rows, last*b.o.Rows, commits)
-	return b.each(ctx, func(int) ([]Result, error) {
+	return b.each(ctx, History, func(int) ([]Result, error) {
 		topic, err := b.topic(ctx, History)
 		if err != nil {
 			return nil, err
@@ -60,8 +60,11 @@ func (b *bench) history(ctx context.Context) ([]Result, error) {
 		h := &historyRun{b: b, s: b.setup(topic, false)}
 		defer b.discard(h.s)
 		out, err := h.measure(ctx, sizes, commits, last)
-		b.points = h.points
-		return out, err
+		if err != nil {
+			return nil, err
+		}
+		out[0].History = h.points
+		return out, nil
 	})
 }
 
@@ -128,6 +131,16 @@ func (h *historyRun) stretch(ctx context.Context, name string, rows int64) (Resu
 	h.points = append(h.points, p)
 	b.say("  %s: %d rows and %d commits in the table, %.0f rows/s, %.1f ms a commit, others used %.1f cores", name, p.Rows, p.Commits, p.RowsPerSecond, p.CommitMS, r.Others)
 	return r, b.roll(ctx, h.s.Topic)
+}
+
+// historyOf is that of the last run.
+func historyOf(all []Result) (out []Point) {
+	for _, r := range all {
+		if len(r.History) > 0 {
+			out = r.History
+		}
+	}
+	return out
 }
 
 // roll removes everything from the topic.

@@ -22,7 +22,7 @@ const (
 // ingestion and the broker are three processes on the same cores.
 func (b *bench) ingest(ctx context.Context) ([]Result, error) {
 	b.say("ingest: %d events", b.o.Rows)
-	return b.each(ctx, func(int) ([]Result, error) {
+	return b.each(ctx, Ingest, func(int) ([]Result, error) {
 		topic, err := b.topic(ctx, Ingest)
 		if err != nil {
 			return nil, err

@@ -106,8 +106,11 @@ type Options struct {
 	// QuietWait is how long each measurement may wait for others to leave the
 	// machine alone.
 	QuietWait time.Duration
-	// Record appends every single result to this file, one JSON object a line.
+	// Record appends the results of every measurement to this file, one JSON object
+	// a line; with Resume, what this binary gave there under the same settings is
+	// not measured again.
 	Record string
+	Resume bool
 	// Profile is a folder for CPU and heap profiles of the measured processes.
 	Profile string
 	Keep    bool
@@ -190,6 +193,9 @@ func (o *Options) check() error {
 	slices.Sort(faults)
 	if !slices.Contains([]string{None, Zstd, Both}, o.Compression) {
 		faults = append(faults, "--compression is neither none, zstd nor both")
+	}
+	if o.Resume && o.Record == "" {
+		faults = append(faults, "--resume needs --record")
 	}
 	if len(o.Kafka) > 0 && o.KafkaScript != "" {
 		faults = append(faults, "--kafka and --kafka-script exclude each other")

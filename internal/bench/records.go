@@ -133,6 +133,9 @@ func (b *bench) fill(ctx context.Context, topic string, from, rows int64, value 
 
 // small measures a backlog of small records into bronze.
 func (b *bench) small(ctx context.Context) ([]Result, error) {
+	if got := b.recorded.complete(Small, b.o.Repeat); got != nil {
+		return got, nil
+	}
 	rows := smallFactor * b.o.Rows
 	b.say("small: a backlog of %d records of %d bytes", rows, smallBytes)
 	topic, err := b.topic(ctx, Small)
@@ -143,12 +146,15 @@ func (b *bench) small(ctx context.Context) ([]Result, error) {
 	if err := b.fill(ctx, topic, 0, rows, smallRecord(b.o.Seed, rows)); err != nil {
 		return nil, err
 	}
-	return b.each(ctx, func(int) ([]Result, error) { return b.backlog(ctx, Small, topic, rows, b.setup(topic, false)) })
+	return b.each(ctx, Small, func(int) ([]Result, error) { return b.backlog(ctx, Small, topic, rows, b.setup(topic, false)) })
 }
 
 // large measures a backlog of records of a megabyte into bronze, against what the
 // machine can compress and write of the same bytes.
 func (b *bench) large(ctx context.Context) ([]Result, error) {
+	if got := b.recorded.complete(Large, b.o.Repeat); got != nil {
+		return got, nil
+	}
 	rows := max(b.o.Rows/largeDivisor, 100)
 	b.say("large: a backlog of %d records of %d bytes", rows, largeBytes)
 	values, err := largeRecords(b.o.Seed)
@@ -167,7 +173,7 @@ func (b *bench) large(ctx context.Context) ([]Result, error) {
 	}, kgo.ProducerBatchMaxBytes(4*largeBytes)); err != nil {
 		return nil, err
 	}
-	return b.each(ctx, func(int) ([]Result, error) {
+	return b.each(ctx, Large, func(int) ([]Result, error) {
 		limit, err := b.largeLimit(values, rows)
 		if err != nil {
 			return nil, err
@@ -233,7 +239,7 @@ func (b *bench) ids(ctx context.Context) ([]Result, error) {
 	// What is left after the state is complete, for the kills.
 	rest := max(state/10, 4*b.o.MaxOffsets)
 	b.say("ids: %d ids into bronze and silver, %d more for the kills", state, rest)
-	return b.each(ctx, func(run int) ([]Result, error) {
+	return b.each(ctx, IDs, func(run int) ([]Result, error) {
 		topic, err := b.topic(ctx, IDs)
 		if err != nil {
 			return nil, err

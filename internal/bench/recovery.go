@@ -18,6 +18,9 @@ const killWithin = 400 * time.Millisecond
 // once, and measures from the kill to the first commit that is new to another
 // reader.
 func (b *bench) recovery(ctx context.Context) ([]Result, error) {
+	if got := b.recorded.complete(Recovery, b.o.Repeat); got != nil {
+		return got, nil
+	}
 	b.say("recovery: %d kills in a backlog of %d events", b.o.Kills, b.o.Rows)
 	topic, err := b.topic(ctx, Recovery)
 	if err != nil {
@@ -27,7 +30,7 @@ func (b *bench) recovery(ctx context.Context) ([]Result, error) {
 	if err := b.preload(ctx, topic, None, b.o.Rows); err != nil {
 		return nil, err
 	}
-	return b.each(ctx, func(run int) ([]Result, error) {
+	return b.each(ctx, Recovery, func(run int) ([]Result, error) {
 		k := kills{topic: topic, rows: b.o.Rows, rng: rand.New(rand.NewPCG(b.o.Seed, uint64(run)))}
 		for tries := 0; len(k.took[0]) < b.o.Kills; tries++ {
 			if tries > 3*b.o.Kills {

@@ -1,16 +1,12 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/weirlake/weir/internal/failure"
 )
 
 // Result is one measurement, or the median of several.
@@ -46,6 +42,8 @@ type Result struct {
 	// before: the machine's speed at that moment.
 	CompressionCPU float64 `json:"zstd_cpu_seconds_per_million_rows,omitempty"`
 	Runs           int     `json:"runs,omitempty"`
+	// History is that of the table, of the benchmark of that name.
+	History []Point `json:"history,omitempty"`
 }
 
 // Report is the document that is printed.
@@ -262,31 +260,4 @@ func round(v float64) float64 {
 	}
 	scale := math.Pow(10, 4-math.Floor(math.Log10(math.Abs(v))))
 	return math.Round(v*scale) / scale
-}
-
-// record appends a single result to the file of records.
-func (b *bench) record(r Result) error {
-	if b.o.Record == "" {
-		return nil
-	}
-	line, err := json.Marshal(struct {
-		At string `json:"at"`
-		Result
-		Machine Machine `json:"machine"`
-	}{b.o.Clock.Now().Format("2006-01-02T15:04:05Z"), r, machineOf()})
-	if err != nil {
-		return fmt.Errorf("record %s: %w", r.Name, err)
-	}
-	f, err := os.OpenFile(b.o.Record, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return failure.Wrap(failure.Config, err, "the file of records")
-	}
-	_, err = f.Write(append(line, '\n'))
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return failure.Wrap(failure.Config, err, "the file of records")
-	}
-	return nil
 }

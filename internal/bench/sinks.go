@@ -91,7 +91,7 @@ func (b *bench) sinks(ctx context.Context) ([]Result, error) {
 		}
 	}()
 	batches := int(max(1, b.o.Rows/sinkBatchRows))
-	return b.each(ctx, func(run int) ([]Result, error) {
+	return b.each(ctx, Sinks, func(run int) ([]Result, error) {
 		by := map[string]*Result{}
 		var order []string
 		add := func(name string, f func() (time.Duration, error)) error {
