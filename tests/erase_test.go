@@ -185,7 +185,13 @@ func TestABatchThatWasReadBeforeAnErasureDoesNotBringItsRows(t *testing.T) {
 		l.sendValues(did("joe", fmt.Sprintf("joe-%d", i), "edit", now), did("jane", fmt.Sprintf("jane-%d", i), "edit", now), `{"id":"d","user":"jane","kind":"edit","dt":"never"}`)
 		p := start(t, []string{"WEIR_CRASH_AT=silver/" + point + ":1:stop"}, "run", l.file, "--once")
 		waitFor(t, "the batch to be suspended at "+point, func() bool { return strings.Contains(p.errs.String(), "crash point") })
-		erased += l.erase("--contains", "jane").rows()[labBronze]
+		command := []string{"--contains", "jane", "--id", "gdpr-" + point}
+		l.crashes("erase/"+fault.EraseCommitted+":2", append([]string{"erase", l.file, "--table", labSilver, "--where", "user = 'jane'"}, command...)...)
+		done := l.erase(command...)
+		if e := done.Erasures; len(e) != 1 || !e[0].Resumed || e[0].ID != "gdpr-"+point {
+			t.Fatalf("the command that was killed, given again: %+v", done)
+		}
+		erased += done.rows()[labBronze]
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}

@@ -173,7 +173,8 @@ func Erase(ctx context.Context, p *pipeline.Pipeline, r EraseRequest, o Options)
 		}
 		if i := slices.IndexFunc(out, func(done *EraseReport) bool { return done.ID == r.ID }); i >= 0 {
 			// The command that was killed, given again.
-			return append(slices.Delete(out, i, i+1), out[i]), e.expire(ctx, r, line, out[i:i+1])
+			own := out[i]
+			return append(slices.Delete(out, i, i+1), own), e.expire(ctx, r, line, []*EraseReport{own})
 		}
 	}
 	done, err := e.erase(ctx, r, line)

@@ -39,8 +39,9 @@ import (
 //	locked   the live query is stopped: its checkpoint is locked, the rest is read
 //	swapping the batch id and epoch of the exchange are written down; from here on
 //	         weir run refuses the query until the rebuild is finished
+//	kept     the rows from before are under a tag; once for each table
 //	side     the dead-letter table holds the new rows
-//	swapped  the table holds the new rows, the old ones are under a tag
+//	swapped  the table holds the new rows, the old ones are under that tag
 //	adopted  the live checkpoint goes on from there
 //	done     what stood beside is removed
 

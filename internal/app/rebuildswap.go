@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/fault"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -118,6 +119,7 @@ func (b *rebuilding) trySwap(ctx context.Context, name string, live, beside *tab
 			if live.CurrentSnapshot().SnapshotID != head.SnapshotID {
 				return fmt.Errorf("%w: the head moved when it was tagged", lake.ErrConflict), nil
 			}
+			fault.Reach(rebuildScope, fault.RebuildKept)
 		}
 	}
 	change, err := b.swapChange(live, m, since)
@@ -135,6 +137,7 @@ func (b *rebuilding) trySwap(ctx context.Context, name string, live, beside *tab
 	if len(deletes) > 0 {
 		return nil, failure.New(failure.Checkpoint, "somebody has deleted rows of %s", lake.Name(beside.Identifier())).WithHint("weir rebuild --abort, then begin again")
 	}
+	ctx = lake.WithMetadataHook(ctx, func() { fault.Reach(rebuildScope, fault.CommitMetadata) })
 	_, err = b.a.Catalog.Replace(ctx, live, r)
 	return err, nil // the next look finds the rebuild's id where it was made
 }

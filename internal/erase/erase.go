@@ -136,6 +136,7 @@ func (w *work) try(ctx context.Context) (*Erased, error) {
 		return nil, err
 	}
 	fault.Reach(Scope, fault.EraseStaged)
+	ctx = lake.WithMetadataHook(ctx, func() { fault.Reach(Scope, fault.CommitMetadata) })
 	after, err := w.o.Catalog.Commit(ctx, t, lake.Change{
 		Removed: w.removed, Files: w.added,
 		Properties: map[string]string{marker.DeclaredDeletesKey: string(property)},

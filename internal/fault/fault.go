@@ -91,7 +91,8 @@ const (
 	CareRemoved   = "care.removed"
 )
 
-// The crash points of an erasure (package erase's doc.go).
+// The crash points of an erasure (package erase's doc.go). Its commits reach
+// CommitMetadata as well, under the scope "erase".
 const (
 	ErasePlanned   = "erase.planned"
 	EraseStaged    = "erase.staged"
@@ -100,11 +101,13 @@ const (
 	EraseDone      = "erase.done"
 )
 
-// The crash points of a rebuild (package app's rebuild.go).
+// The crash points of a rebuild (package app's rebuild.go). The commits of its
+// exchange reach CommitMetadata as well, under the scope "rebuild".
 const (
 	RebuildBegun    = "rebuild.begun"
 	RebuildBuilt    = "rebuild.built"
 	RebuildSwapping = "rebuild.swapping"
+	RebuildKept     = "rebuild.kept"
 	RebuildSide     = "rebuild.side"
 	RebuildSwapped  = "rebuild.swapped"
 	RebuildAdopted  = "rebuild.adopted"
@@ -167,6 +170,7 @@ func Points() []Point {
 		{RebuildBegun, "rebuild", "that a query is rebuilt is written down"},
 		{RebuildBuilt, "rebuild", "the tables beside the live ones have caught up"},
 		{RebuildSwapping, "rebuild", "batch id and epoch of the exchange are written down"},
+		{RebuildKept, "rebuild", "one table's rows from before are under a tag"},
 		{RebuildSide, "rebuild", "the dead-letter table holds the new rows, the main table the old ones"},
 		{RebuildSwapped, "rebuild", "the main table holds the new rows"},
 		{RebuildAdopted, "rebuild", "the query's checkpoint goes on from the exchange"},
@@ -259,7 +263,7 @@ func Reach(scope, point string) {
 		select {}
 	}
 	if plan.stop {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		suspend()
 		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

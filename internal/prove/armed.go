@@ -33,7 +33,10 @@ const suspendTries = 8
 // catalog on SQLite in its hands: nobody else could work until it is woken. Such
 // a process is killed, and another one suspended.
 func (e *Env) suspend(ctx context.Context, point string, n int, args ...string) (p *process, why string, err error) {
-	for range suspendTries {
+	for try := range suspendTries {
+		if try > 0 {
+			n = 1 // what led to the point is durable: the next life stands there first
+		}
 		p, why, err = e.standsAt(ctx, "stop", point, n, args...)
 		if err != nil || p == nil || e.catalogFile == "" {
 			return p, why, err

@@ -38,6 +38,8 @@ type Env struct {
 	// where it lies in none.
 	catalog     audit.Locator
 	catalogFile string
+	// sessionsGapMicros is the gap by which sessions are computed again.
+	sessionsGapMicros int64
 	// audited is the newest audit of the scenario's tables.
 	audited  *audit.Report
 	children []*process
@@ -86,7 +88,8 @@ func newEnv(o Options, b *broker, s *Scenario, repeat int, say func(string, ...a
 		// the one before.
 		prefix:  fmt.Sprintf("prove-%s-", o.nonce()),
 		catalog: audit.SQLiteCatalog{Path: catalogFile}, catalogFile: catalogFile,
-		observed: map[string]any{}, recovery: []float64{}, began: o.Clock.Now(),
+		sessionsGapMicros: sessionsMicro,
+		observed:          map[string]any{}, recovery: []float64{}, began: o.Clock.Now(),
 	}, nil
 }
 
@@ -156,6 +159,16 @@ func (e *Env) kill(ctx context.Context, p *process, grown probe) (settle func(),
 		return nil, err
 	}
 	return e.recover(ctx, grown)
+}
+
+// strike kills a process without measuring a recovery.
+func (e *Env) strike(p *process, text string) error {
+	if err := p.kill9(); err != nil {
+		return err
+	}
+	e.kills++
+	e.mark("kill", "process", 0, text)
+	return nil
 }
 
 // dies waits for a process that is armed to kill itself, and starts the clock

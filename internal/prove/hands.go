@@ -154,12 +154,7 @@ func handsKill(ctx context.Context, e *Env, engine, point string) error {
 		st.missed = "the step was never reached: " + why
 		return err
 	}
-	if err := p.kill9(); err != nil {
-		return err
-	}
-	e.kills++
-	e.mark("kill", "process", 0, "SIGKILL")
-	return nil
+	return e.strike(p, "SIGKILL")
 }
 
 // pyiceberg lets another engine work on tables.

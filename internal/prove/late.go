@@ -183,11 +183,9 @@ func lateReplay(ctx context.Context, e *Env) error {
 			st.missed = fmt.Sprintf("the replay never reached %s: %s", point, why)
 			return err
 		}
-		if err := p.kill9(); err != nil {
+		if err := e.strike(p, "SIGKILL at "+point); err != nil {
 			return err
 		}
-		e.kills++
-		e.mark("kill", "process", 0, "SIGKILL at "+point)
 	}
 	st.editsOf(1)
 	return both(lateReplayed, lateReplayed)(ctx, e)

@@ -98,7 +98,7 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 func List() []Scenario {
 	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), sessions(), golds(),
 		foreachBatches(), instances(), brokerFaults(), storeFaults(), catalogs(), outside(), deltas(), upserts(),
-		foreignHands(), limits(), memoryLimits(), clockJumps(), lates(), storms())
+		foreignHands(), limits(), memoryLimits(), clockJumps(), lates(), erases(), rebuilds(), storms())
 }
 
 // prepare fills in defaults and checks the options.

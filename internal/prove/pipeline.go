@@ -19,6 +19,9 @@ const (
 	progressTable   = "ops.stream_progress"
 )
 
+// filterEdits is silver's filter.
+const filterEdits = "type IN ('edit','new')"
+
 // queryTables are the main tables of the queries.
 var queryTables = map[string]string{"bronze": bronzeTable, "silver": silverTable}
 
@@ -50,6 +53,8 @@ type setup struct {
 	OnLost string
 	// Extra are further queries, Delay is silver's watermark's.
 	Extra, Delay string
+	// Filter is silver's, where it is not the usual one.
+	Filter string
 	// Queries, where set, are in the place of bronze and silver.
 	Queries string
 }
@@ -131,7 +136,7 @@ queries:
         - {name: kafka_partition, source: partition, type: int}
         - {name: kafka_offset, source: offset, type: long}
         - {name: processed_at, source: batchTime, type: timestamptz}
-    filter: "type IN ('edit','new')"
+    filter: "{{.Filter}}"
     watermark: {column: event_time, delay: {{.Delay}}, maxFutureSkew: 1h}
     dropDuplicatesWithinWatermark: [event_id]
     deadLetter: {table: silver.edits_dead_letter}
@@ -170,6 +175,9 @@ func (s setup) write() error {
 	}
 	if s.Delay == "" {
 		s.Delay = "10m"
+	}
+	if s.Filter == "" {
+		s.Filter = filterEdits
 	}
 	if s.Delivery == "" {
 		s.Delivery = pipeline.AtLeastOnce

@@ -38,9 +38,9 @@ const sessionsYAML = `  - name: sessions
 `
 
 // sessionsConfig says to the audit what the rows of the table must be.
-func sessionsConfig() audit.TableConfig {
+func sessionsConfig(gapMicros int64) audit.TableConfig {
 	return audit.TableConfig{Name: sessionsTable, Upstream: silverTable, Groups: &audit.GroupsConfig{
-		Keys: []string{"wiki", "user"}, TimeColumn: "event_time", GapMicros: sessionsMicro,
+		Keys: []string{"wiki", "user"}, TimeColumn: "event_time", GapMicros: gapMicros,
 		CountColumn: "edits", Start: "session_start", End: "session_end",
 	}}
 }
@@ -155,21 +155,29 @@ func sessionsKill(ctx context.Context, e *Env) error {
 
 // sessionsCount lets the audit compute every session again from silver's rows.
 func sessionsCount(ctx context.Context, e *Env) error {
-	st := e.state.(*sessionState)
-	rep, err := e.verify(ctx, st.setup.Topic, bronzeTable, silverTable, sessionsTable)
+	rep, err := e.verifySessions(ctx, e.state.(*sessionState).setup.Topic)
 	if err != nil {
 		return err
 	}
+	e.observed["rows_in_no_session"] = rep.Table(silverTable).Rows - rep.Table(sessionsTable).Groups.UpstreamRows
+	e.gatherTimeline(ctx, bronzeTable, silverTable, sessionsTable)
+	return nil
+}
+
+// verifySessions audits the three tables and keeps the figures of the sessions.
+func (e *Env) verifySessions(ctx context.Context, topic string) (*audit.Report, error) {
+	rep, err := e.verify(ctx, topic, bronzeTable, silverTable, sessionsTable)
+	if err != nil {
+		return nil, err
+	}
 	g := rep.Table(sessionsTable).Groups
 	if g == nil {
-		return violated("the audit did not look at %s", sessionsTable)
+		return nil, violated("the audit did not look at %s", sessionsTable)
 	}
 	if g.Expected == 0 {
-		return violated("no session was complete: the scenario shows nothing")
+		return nil, violated("no session was complete: the scenario shows nothing")
 	}
 	e.observed["sessions"], e.observed["sessions_open"] = g.Expected, g.Open
 	e.observed["sessions_missing"], e.observed["sessions_extra"] = g.Missing, g.Extra
-	e.observed["rows_in_no_session"] = rep.Table(silverTable).Rows - g.UpstreamRows
-	e.gatherTimeline(ctx, bronzeTable, silverTable, sessionsTable)
-	return nil
+	return rep, nil
 }

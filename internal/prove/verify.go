@@ -23,7 +23,7 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 			t = audit.TableConfig{Name: name, Upstream: bronzeTable, DeadLetterTable: deadLetterTable}
 		}
 		if name == sessionsTable {
-			t = sessionsConfig()
+			t = sessionsConfig(e.sessionsGapMicros)
 		}
 		cfg.Tables = append(cfg.Tables, t)
 	}
@@ -61,24 +61,33 @@ func (e *Env) verify(ctx context.Context, topic string, tables ...string) (*audi
 	return rep, nil
 }
 
-// auditMax bounds an audit by the binary.
-const auditMax = 5 * time.Minute
+// answerMax bounds a command whose answer is read.
+const answerMax = 5 * time.Minute
 
 // auditPipeline lets the binary audit the scenario's pipeline file, which knows
 // where its tables lie.
 func (e *Env) auditPipeline(ctx context.Context) (*audit.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, auditMax)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, e.o.Binary, "audit", e.path(queriesFileName), "--output", "json")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output() // a mismatch has an exit code of its own, and a report
 	var report audit.Report
-	if jerr := json.Unmarshal(out, &report); jerr != nil {
-		return nil, fmt.Errorf("the audit: %w\n%s", errors.Join(err, jerr), stderr.String())
+	if err := e.answer(ctx, &report, "audit", e.path(queriesFileName)); err != nil && len(report.Tables) == 0 {
+		return nil, err // a mismatch has an exit code of its own, and a report
 	}
 	e.audited = &report
 	return &report, nil
+}
+
+// answer runs a command of the binary and reads its JSON, also where it ends with an
+// error.
+func (e *Env) answer(ctx context.Context, into any, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerMax)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.o.Binary, append(args, "--output", "json")...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err = errors.Join(err, json.Unmarshal(out, into)); err != nil {
+		return fmt.Errorf("weir %s: %w\n%s", args[0], err, stderr.String())
+	}
+	return nil
 }
 
 // rangesShown bounds how much of each kind of finding a result quotes; the

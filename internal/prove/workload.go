@@ -3,6 +3,7 @@ package prove
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/weirlake/weir/internal/audit"
 	"github.com/weirlake/weir/internal/replay"
@@ -10,7 +11,7 @@ import (
 
 const (
 	workLoops      = 2 // of the sample, each time that something is published
-	workPublished  = 4 // how often at most
+	workPublished  = 5 // how often at most
 	workDuplicates = 50
 	workBroken     = 10
 	workPartitions = 2
@@ -27,6 +28,10 @@ type workload struct {
 	sent     int64
 	broken   int64
 	earlier  []event
+	// times is how often each id was sent.
+	times map[string]int64
+	// leave, where set, says which events are not sent.
+	leave func(event) bool
 }
 
 // newWorkload makes the topic and the pipeline file.
@@ -36,7 +41,7 @@ func (e *Env) newWorkload(ctx context.Context, s setup) (*workload, error) {
 
 // newWorkloadOn makes the topic with settings of its own.
 func (e *Env) newWorkloadOn(ctx context.Context, s setup, settings map[string]*string) (*workload, error) {
-	w := &workload{expected: map[string]bool{}, setup: s}
+	w := &workload{expected: map[string]bool{}, times: map[string]int64{}, setup: s}
 	w.setup.Dir, w.setup.Brokers, w.setup.Topic, w.setup.Trigger = e.dir, e.broker.bootstrap, e.topic("events"), e.o.triggerOr(0)
 	var err error
 	if w.stream, err = e.newStream(replay.Script{{Kind: replay.SegmentLoops, Count: workPublished * workLoops}}, 0); err != nil {
@@ -56,6 +61,9 @@ func (w *workload) publish(ctx context.Context, e *Env) error {
 		return err
 	}
 	w.next = to
+	if w.leave != nil {
+		events = slices.DeleteFunc(events, w.leave)
+	}
 	again := append(append([]event{}, w.earlier...), events...)
 	for range workDuplicates {
 		events = append(events, again[e.rng.IntN(len(again))])
@@ -69,8 +77,16 @@ func (w *workload) publish(ctx context.Context, e *Env) error {
 		}
 	}
 	w.earlier = again
-	w.sent += int64(len(events))
 	w.broken += workBroken
+	return w.send(ctx, e, events)
+}
+
+// send publishes events as they are, and counts them.
+func (w *workload) send(ctx context.Context, e *Env, events []event) error {
+	for _, ev := range events {
+		w.times[ev.id]++
+	}
+	w.sent += int64(len(events))
 	return e.produce(ctx, w.setup.Topic, events)
 }
 
