@@ -236,9 +236,9 @@ func (b *bench) largeLimit(values [][]byte, rows int64) (Result, error) {
 // what a process that is killed with them needs to the next commit.
 func (b *bench) ids(ctx context.Context) ([]Result, error) {
 	state := smallFactor * b.o.Rows
-	// What is left after the state is complete, for the kills.
-	rest := max(state/10, 4*b.o.MaxOffsets)
-	b.say("ids: %d ids into bronze and silver, %d more for the kills", state, rest)
+	// What is left after the state is complete: a few batches for each kill.
+	rest := int64(2+3*b.o.Kills) * b.o.MaxOffsets
+	b.say("ids: %d ids into bronze and silver, %d more for %d kills", state, rest, b.o.Kills)
 	return b.each(ctx, IDs, func(run int) ([]Result, error) {
 		topic, err := b.topic(ctx, IDs)
 		if err != nil {
