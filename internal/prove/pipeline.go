@@ -55,6 +55,8 @@ type setup struct {
 	Extra, Delay string
 	// Filter is silver's, where it is not the usual one.
 	Filter string
+	// Care is what is set of the table care of both queries.
+	Care string
 	// Queries, where set, are in the place of bronze and silver.
 	Queries string
 }
@@ -111,6 +113,9 @@ queries:
     onLostCheckpoint: {{.OnLost}}
     to:
       iceberg: {table: bronze.recentchange, partitionBy: ["day(timestamp)"]}
+{{- if .Care}}
+    care: {{.Care}}
+{{- end}}
   - name: silver
     from:
       table: {name: bronze.recentchange, maxOffsetsPerTrigger: {{.MaxOffsets}}}
@@ -142,6 +147,9 @@ queries:
     deadLetter: {table: silver.edits_dead_letter}
     to:
       iceberg: {table: silver.edits, partitionBy: ["day(event_time)"]}
+{{- if .Care}}
+    care: {{.Care}}
+{{- end}}
 {{end}}{{.Extra}}ops: {progressTable: ops.stream_progress, flushInterval: 500ms}
 status: {listen: none}
 `

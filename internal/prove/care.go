@@ -1,0 +1,65 @@
+package prove
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weirlake/weir/internal/fault"
+)
+
+const (
+	groupCare = "care"
+	// careMaxOffsets makes more batches of what is published than lie between two
+	// rounds of table care, some times over.
+	careMaxOffsets = 10
+	// careSettings let snapshots go long before a round of care comes again.
+	careSettings = "{expiry: {keepSnapshots: 20}}"
+)
+
+// ofCare are the steps of table care beside and between the batches. What removes
+// files waits for a minute at least; package maintain kills that one in its tests.
+var ofCare = []string{fault.CareExpired, fault.CareStaged, fault.CareCompacted, fault.CareManifests}
+
+// cares kills a query in the care of its table, at each step of it.
+func cares() []Scenario {
+	var out []Scenario
+	for _, query := range []string{"bronze", "silver"} {
+		for _, p := range fault.Points() {
+			for _, name := range ofCare {
+				if p.Name == name {
+					out = append(out, careKilledAt(query, p))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func careKilledAt(query string, p fault.Point) Scenario {
+	const kill = "run until the step is reached, and SIGKILL"
+	return Scenario{
+		Name: query + "-" + p.Name, Group: groupCare,
+		Place: &Place{Matrix: "Steps of table care", Row: p.Name, Column: query},
+		Claim: fmt.Sprintf("%s killed at %s (%s), while batches go on, is exact after a restart.", query, p.Name, p.Text),
+		Steps: []Step{
+			{"make the topic and the pipeline file", func(ctx context.Context, e *Env) (err error) {
+				st := &crashState{query: query, point: p.Name, nth: 1}
+				e.state = st
+				st.workload, err = e.newWorkload(ctx, setup{Name: "care", MaxOffsets: careMaxOffsets, Care: careSettings})
+				return err
+			}},
+			{"publish", both(crashPublish, crashPublish)},
+			{kill, crashKill},
+			{"publish more, start again, and run to the end", both(crashPublish, crashRestart)},
+			{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }},
+		},
+		GuardAfter: kill,
+		Guard: func(e *Env) string {
+			if st := e.state.(*crashState); !st.killed {
+				return fmt.Sprintf("%s never reached %s: %s", query, p.Name, st.missed)
+			}
+			return ""
+		},
+		Expect: func(e *Env) []Check { return e.state.(*crashState).expect() },
+	}
+}
