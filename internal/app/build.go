@@ -97,9 +97,13 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	opts.NewState = slices.Contains(a.opts.NewState, q.Name)
 	opts.CommitDeadline = commitDeadline(q)
 	opts.InstanceID = instanceID(dir, q.Name)
+	lock := ""
+	if !a.planning || !pipeline.Remote(dir) { // a plan makes no folder
+		lock = a.lockDir(dir)
+	}
 	out := &engine.Query{
 		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,
-		Checkpoint: store, LockDir: a.lockDir(dir), Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
+		Checkpoint: store, LockDir: lock, Options: opts, Clock: a.opts.Clock, Logger: a.opts.Logger,
 	}
 	if a.progress != nil {
 		out.Progress = a.progress
@@ -117,15 +121,6 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 		out.OnAlert = func(text string) { a.opts.OnAlert(q.Name, text) }
 	}
 	return out, nil
-}
-
-// lockDir is lockDir, which makes a folder for a checkpoint in an object store: a
-// plan does not.
-func (a *App) lockDir(location string) string {
-	if a.planning && pipeline.Remote(location) {
-		return ""
-	}
-	return lockDir(location)
 }
 
 // Transform is the operator chain of a query: declared columns, or the Kafka

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -27,7 +28,11 @@ func QueryByName(p *pipeline.Pipeline, name string) (pipeline.Query, error) {
 		}
 		names = append(names, q.Name)
 	}
-	return pipeline.Query{}, failure.New(failure.Config, "%s has no query %q; it has %v", p.File, name, names)
+	if name == "" {
+		return pipeline.Query{}, failure.New(failure.Config, "%s has several queries, and none is named", p.File).
+			WithHint("name one of them after the file: %s", strings.Join(names, ", "))
+	}
+	return pipeline.Query{}, failure.New(failure.Config, "%s has no query %q; it has %s", p.File, name, strings.Join(names, ", "))
 }
 
 // CheckpointReport is what `weir checkpoint show` prints.

@@ -463,7 +463,7 @@ func (b *rebuilding) query(ctx context.Context, t operator.Transform) (*engine.Q
 	opts.Trigger = engine.Trigger{AvailableNow: true}
 	opts.CommitDeadline, opts.InstanceID = commitDeadline(q), instanceID(b.location(), q.Name)
 	out := &engine.Query{
-		Name: q.Name, Source: src, Transform: t, Outputs: outputs, Checkpoint: store, LockDir: lockDir(b.location()), Options: opts,
+		Name: q.Name, Source: src, Transform: t, Outputs: outputs, Checkpoint: store, LockDir: b.a.lockDir(b.location()), Options: opts,
 		Clock: a.opts.Clock, Logger: a.opts.Logger, OnProgress: a.opts.OnProgress,
 	}
 	return out, nil
@@ -506,7 +506,7 @@ func (b *rebuilding) swapping(ctx context.Context) (*swapPlan, error) {
 // that runs elsewhere is fenced by the epoch of the exchange.
 func (b *rebuilding) hold() (release func(), err error) {
 	location := CheckpointDir(b.a.P, b.q)
-	dir := lockDir(location)
+	dir := b.a.lockDir(location)
 	if dir == "" {
 		return func() {}, nil
 	}

@@ -157,7 +157,10 @@ func DeltaStorage(ctx context.Context, location string, clk clock.Clock) (delta.
 func InstanceID(checkpoint, query string) string { return instanceID(checkpoint, query) }
 
 // LockDir is the folder to lock for a checkpoint, empty where there is none.
-func LockDir(checkpoint string) string { return lockDir(checkpoint) }
+func LockDir(checkpoint string) string {
+	a := &App{P: &pipeline.Pipeline{}}
+	return a.lockDir(checkpoint)
+}
 
 // deltaStorage opens the folder of a Delta table. On an object store a data file
 // is held in memory while it is written.

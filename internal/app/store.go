@@ -98,9 +98,10 @@ func (a *App) probeCheckpoints(ctx context.Context) error {
 // lockDir is the folder of the lock that keeps two processes of one host from
 // running a query on the same checkpoint. A checkpoint in an object store has no file lock:
 // between hosts its lock is the lease in the marker, and on one host, where both
-// would be the same instance, a folder of the user's stands for the location.
-// Without such a folder there is only the lease.
-func lockDir(location string) string {
+// would be the same instance, a folder of the user's stands for the location and
+// for the endpoint of its store, empty for the provider's own. Without such a
+// folder there is only the lease.
+func lockDir(location, endpoint string) string {
 	if !pipeline.Remote(location) {
 		return location
 	}
@@ -111,12 +112,36 @@ func lockDir(location string) string {
 		base = filepath.Join(os.TempDir(), "weir-locks-"+strconv.Itoa(os.Getuid()))
 	}
 	name := strings.NewReplacer("://", "-", "/", "-").Replace(location)
-	dir := filepath.Join(base, name[:min(len(name), 80)]+"-"+marker.Hash([]byte(location))[:12])
+	place := strings.TrimRight(endpoint, "/") + " " + location
+	dir := filepath.Join(base, name[:min(len(name), 80)]+"-"+marker.Hash([]byte(place))[:12])
 	if err := objstore.MakeDir(dir); err != nil {
 		return ""
 	}
 	return dir
 }
+
+// endpoint is the URL of the store that a location lies in, as it is configured;
+// empty for the provider's own and for a local folder.
+func (a *App) endpoint(location string) string {
+	if !pipeline.Remote(location) || a.openStores() != nil {
+		return ""
+	}
+	if cloud.IsLocation(location) {
+		at, err := cloud.ParseLocation(location)
+		if err != nil {
+			return ""
+		}
+		return a.clouds.Config(at).Endpoint
+	}
+	at, err := s3.ParseLocation(location)
+	if err != nil {
+		return ""
+	}
+	return a.stores.Config(at.Bucket).EndpointURL()
+}
+
+// lockDir is the folder of the lock of a checkpoint of this pipeline.
+func (a *App) lockDir(location string) string { return lockDir(location, a.endpoint(location)) }
 
 // putAside moves a query's checkpoint to a name of its own beside it, which it
 // returns, empty where there was none. With keep, the operators' state stays:
@@ -124,7 +149,7 @@ func lockDir(location string) string {
 // not be rebuilt from the table.
 func (a *App) putAside(ctx context.Context, q pipeline.Query, keep bool) (aside string, err error) {
 	location := CheckpointDir(a.P, q)
-	if dir := lockDir(location); dir != "" {
+	if dir := a.lockDir(location); dir != "" {
 		lock, err := checkpoint.Acquire(dir, instanceID(location, q.Name), a.opts.TakeOver)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -199,6 +200,16 @@ func (t TLS) config() (*tls.Config, error) {
 		conf.Certificates = []tls.Certificate{cert}
 	}
 	return conf, nil
+}
+
+// Exhausted says that a connection failed because this process, or the machine,
+// has no file descriptor left; nil for any other error. Waiting does not help.
+func Exhausted(err error) *failure.Error {
+	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+		return nil
+	}
+	return failure.Wrap(failure.Runtime, err, "no connection to Kafka can be opened: too many open files").
+		WithHint("raise the limit of open files (ulimit -n; LimitNOFILE of a service) and start again")
 }
 
 // Misconfigured reports whether err says that the connection can never work as

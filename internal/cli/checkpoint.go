@@ -92,7 +92,8 @@ func newCheckpointAdopt(g *globals) *cobra.Command {
 		Long: `Puts the checkpoint folder aside and writes a new one from the markers: position,
 watermark and batch id go on where the tables stand. With --from-snapshot the
 tables' present contents are accepted first, as after a deliberate rollback: what
-was rolled back is then read and written again.`,
+was rolled back is then read and written again. QUERY may be left out where the
+file has one query only.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := g.load(args[0])

@@ -274,18 +274,24 @@ func NewStores(configs ...Config) (*Stores, error) {
 	return s, nil
 }
 
-// Client gives the client of a location.
-func (s *Stores) Client(ctx context.Context, at Location) (*Client, error) {
+// Config is what a location is reached by.
+func (s *Stores) Config(at Location) Config {
 	own := Config{Kind: at.Kind, Bucket: at.Bucket}
 	if at.Kind == Azure {
 		own = Config{Kind: at.Kind, Account: at.Account()}
 	}
-	cfg, ok := s.configs[own.key()]
-	if !ok {
-		if cfg, ok = s.configs[Config{Kind: at.Kind}.key()]; !ok {
-			cfg = Config{Kind: at.Kind}
-		}
+	if cfg, ok := s.configs[own.key()]; ok {
+		return cfg
 	}
+	if cfg, ok := s.configs[Config{Kind: at.Kind}.key()]; ok {
+		return cfg
+	}
+	return Config{Kind: at.Kind}
+}
+
+// Client gives the client of a location.
+func (s *Stores) Client(ctx context.Context, at Location) (*Client, error) {
+	cfg := s.Config(at)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.open[cfg.key()]; ok {

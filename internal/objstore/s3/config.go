@@ -128,6 +128,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// EndpointURL is where the store is: Endpoint, or what the SDK takes from the
+// environment; empty is AWS.
+func (c Config) EndpointURL() string {
+	return cmp.Or(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
+}
+
 // Client reaches the buckets of one Config. It is safe for use by several
 // goroutines.
 type Client struct {

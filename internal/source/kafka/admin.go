@@ -85,6 +85,8 @@ func (s *Source) retry(ctx context.Context, what string, f func(context.Context)
 			return ctx.Err()
 		case errors.As(err, &classified):
 			return err
+		case broker.Exhausted(err) != nil:
+			return fmt.Errorf("%s: %w", what, broker.Exhausted(err))
 		case broker.Misconfigured(err):
 			return fmt.Errorf("%s: %w", what, broker.Refused(err, s.cfg.Client))
 		case trying.Passed() >= s.cfg.UnreachableAfter:

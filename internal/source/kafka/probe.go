@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weirlake/weir/internal/broker"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/source"
 )
@@ -43,6 +44,9 @@ func (rd *reading) idle(ctx context.Context) error {
 		var classified *failure.Error
 		if errors.As(err, &classified) {
 			return err
+		}
+		if none := broker.Exhausted(err); none != nil {
+			return none
 		}
 		if err != nil {
 			rd.probeErr = err
