@@ -1,7 +1,6 @@
 package app
 
 import (
-	"github.com/weirlake/weir/internal/engine"
 	"github.com/weirlake/weir/internal/maintain"
 	"github.com/weirlake/weir/internal/status"
 )
@@ -25,7 +24,7 @@ func (w *watch) careOf(name string) *status.Care {
 			}
 			out := careStatus(s.Health())
 			if id, known := w.board.LastBatch(n.query.Name); known {
-				next := engine.BatchesToCare(id)
+				next := n.query.BatchesToCare(id)
 				out.NextInBatches = &next
 			}
 			return out

@@ -196,6 +196,42 @@ func (l *Log) put(ctx context.Context, key string, v any) error {
 	return nil
 }
 
+// CareEntry is the file care: when a query looked after its tables last, as the
+// id of the batch that came next. Nothing hangs on it but when it does so again.
+type CareEntry struct {
+	// Done is that of the last round that came to its end, Begun that of the last
+	// one that began.
+	Done  int64 `json:"done"`
+	Begun int64 `json:"begun"`
+}
+
+const careKey = "care"
+
+// Care reads when the tables were looked after last; nil where that is not known.
+func (l *Log) Care(ctx context.Context) (*CareEntry, error) {
+	e := &CareEntry{}
+	err := l.read(ctx, careKey, e)
+	if errors.Is(err, objstore.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// WriteCare records it.
+func (l *Log) WriteCare(ctx context.Context, e CareEntry) error {
+	if _, err := l.own(ctx); err != nil {
+		return err
+	}
+	b, err := encode(e)
+	if err != nil {
+		return err
+	}
+	return l.store.Put(ctx, careKey, b)
+}
+
 // own checks that the checkpoint is still there and still this run's, and that
 // no newer run has claimed the query with it: a run
 // never makes a folder again that was removed under it, because the next start

@@ -37,6 +37,8 @@ type run struct {
 	// limit is the marker of a side sink that holds the next batch already and
 	// so fixes where it ends; nil otherwise.
 	limit *marker.Marker
+	// lastCare is when the tables were looked after last.
+	lastCare checkpoint.CareEntry
 	// caring ends with the run: what table care does beside the batches ends with it.
 	caring context.Context
 }

@@ -141,17 +141,64 @@ func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// BatchesToCare is after how many more batches a query whose last batch is
-// batchID looks after its tables.
-func BatchesToCare(batchID int64) int64 { return maintainEvery - (batchID+1)%maintainEvery }
+// BatchesToCare is after how many more batches a query that runs, and whose last
+// batch is batchID, looks after its tables.
+func (q *Query) BatchesToCare(batchID int64) int64 {
+	return max(1, q.careDue.Load()-(batchID+1))
+}
+
+// recallCare finds out when an earlier run looked after the tables last. Where
+// that is not recorded, it was at the multiple of maintainEvery before the last batch.
+func (r *run) recallCare(ctx context.Context) {
+	e, err := r.log.Care(ctx)
+	if err != nil {
+		r.q.Logger.Debug("when the tables were looked after last is not readable", "query", r.q.Name, "error", err)
+	}
+	done := r.main().head.BatchID
+	if e == nil || e.Done > done+1 || e.Begun > done+1 {
+		last := max(0, done-done%maintainEvery)
+		e = &checkpoint.CareEntry{Done: last, Begun: last}
+	}
+	r.noteCare(*e)
+}
+
+// noteCare sets when the tables are looked after next: maintainEvery batches
+// after the last time, whichever process that was. A round that a kill cut short is
+// due again soon, but not at once: it may be what the process dies of.
+func (r *run) noteCare(e checkpoint.CareEntry) {
+	r.lastCare = e
+	due := e.Done + maintainEvery
+	if e.Begun > e.Done {
+		due = max(due, e.Begun+maintainAgain)
+	}
+	r.q.careDue.Store(due)
+}
+
+// recordCare makes it known to the next process.
+func (r *run) recordCare(ctx context.Context, e checkpoint.CareEntry) {
+	r.noteCare(e)
+	if err := r.log.WriteCare(ctx, e); err != nil {
+		r.q.Logger.Warn("not recorded that the tables are looked after", "query", r.q.Name, "error", err)
+	}
+}
 
 // care is what is done between two batches every so often: table care by the
 // sinks, and letting go of checkpoint files that nothing needs any more.
 func (r *run) care(ctx context.Context) error {
 	r.settleCare(false)
-	if r.next%maintainEvery != 0 {
+	if r.next < r.q.careDue.Load() {
 		return nil
 	}
+	r.recordCare(ctx, checkpoint.CareEntry{Done: r.lastCare.Done, Begun: r.next})
+	if err := r.lookAfter(ctx); err != nil {
+		return err
+	}
+	r.recordCare(ctx, checkpoint.CareEntry{Done: r.next, Begun: r.next})
+	return nil
+}
+
+// lookAfter is one round of care.
+func (r *run) lookAfter(ctx context.Context) error {
 	for _, s := range r.sinks {
 		if m, ok := s.Sink.(Maintainer); ok {
 			r.cared(s.Sink, m.Maintain(r.caring))

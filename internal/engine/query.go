@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlake/weir/internal/checkpoint"
@@ -24,6 +25,7 @@ const (
 	recordsInFlight   = 4   // records between read and transform
 	retainBatches     = 100 // offsets/ and commits/ entries that are kept at least
 	maintainEvery     = 50  // batches between two rounds of table and checkpoint care
+	maintainAgain     = 5   // batches after a round that did not come to its end
 	defaultCommitTime = 2 * time.Minute
 	defaultLease      = 10 * time.Second
 )
@@ -107,6 +109,8 @@ type Query struct {
 
 	// noSource is why there is nothing to read from yet; only Plan sets it.
 	noSource string
+	// careDue is the batch id before which the tables are looked after next.
+	careDue atomic.Int64
 }
 
 // ProgressSink appends rows to ops.stream_progress in groups.

@@ -336,6 +336,7 @@ func (r *run) takeUp(ctx context.Context, obs *observed, d checkpoint.Decision) 
 	}
 	r.pos, r.mark, r.last, r.next = m.Position.Clone(), m.Watermark, m.BatchTime, d.NextBatchID
 	r.stateT = m.State
+	r.recallCare(ctx)
 	if m.Position.Table != nil {
 		r.erased = m.Position.Table.Erasures
 	}
