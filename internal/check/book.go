@@ -29,6 +29,9 @@ type Remembered struct {
 	Status string    `json:"status"`
 	Rows   int64     `json:"rows"`
 	At     time.Time `json:"at"`
+	// Erasures are those that the table of a row count had seen; nil where that was
+	// not written down yet.
+	Erasures []string `json:"erasures"`
 }
 
 // Book is the table of results.
@@ -98,7 +101,7 @@ func (b *Book) Append(ctx context.Context, runID string, results []Result) error
 		ch := &opstable.Change[Result]{Rows: results, Properties: map[string]string{propertyRun: runID}}
 		for _, r := range results {
 			if r.Status != Broken {
-				ch.Properties[PropertyPrefix+r.Check] = encoded(Remembered{Status: r.Status, Rows: r.Rows, At: r.EvaluatedAt})
+				ch.Properties[PropertyPrefix+r.Check] = encoded(Remembered{Status: r.Status, Rows: r.Rows, At: r.EvaluatedAt, Erasures: r.erasures})
 			}
 		}
 		return ch, nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/weirlake/weir/internal/duck"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
+	"github.com/weirlake/weir/internal/marker"
 	"github.com/weirlake/weir/internal/pipeline"
 )
 
@@ -50,6 +52,8 @@ type Result struct {
 	SnapshotID     int64     `json:"snapshot_id,omitempty"`
 	EvaluatedAt    time.Time `json:"evaluated_at"`
 	ElapsedSeconds float64   `json:"elapsed_seconds"`
+
+	erasures []string // those that the table of a row count has seen
 }
 
 // OK reports whether the result is no reason to stop.
@@ -315,6 +319,13 @@ func (r *runner) rowCount(ctx context.Context, c pipeline.Check, res *Result) er
 		return err
 	}
 	res.Rows, res.Observed = n, fmt.Sprintf("%d rows", n)
+	erased, seen, err := r.erasedSince(c)
+	if err != nil {
+		return err
+	}
+	if res.erasures = seen; erased > 0 {
+		res.Observed += fmt.Sprintf(", %d were erased on purpose since the last run", erased)
+	}
 	var rules []string
 	rule := func(ok bool, format string, args ...any) {
 		rules = append(rules, fmt.Sprintf(format, args...))
@@ -331,7 +342,7 @@ func (r *runner) rowCount(ctx context.Context, c pipeline.Check, res *Result) er
 	}
 	if last, ok := r.last[c.Name]; ok {
 		if rc.MaxDropPercent > 0 {
-			rule(n*100 >= last.Rows*(100-rc.MaxDropPercent), "at most %d%% fewer than %d", rc.MaxDropPercent, last.Rows)
+			rule((n+erased)*100 >= last.Rows*(100-rc.MaxDropPercent), "at most %d%% fewer than %d", rc.MaxDropPercent, last.Rows)
 		}
 		if rc.MaxGrowthPercent > 0 {
 			rule(n*100 <= last.Rows*(100+rc.MaxGrowthPercent), "at most %d%% more than %d", rc.MaxGrowthPercent, last.Rows)
@@ -342,6 +353,31 @@ func (r *runner) rowCount(ctx context.Context, c pipeline.Check, res *Result) er
 	}
 	res.Expected = strings.Join(rules, ", ")
 	return nil
+}
+
+// erasedSince is how many rows were erased on purpose (weir erase) since the run
+// that a check compares with, and which erasures its table has seen by now. The rows
+// need not all be of the check's condition. A deletion that was declared by hand has
+// no name by which it would be known again: it is no excuse.
+func (r *runner) erasedSince(c pipeline.Check) (rows int64, seen []string, err error) {
+	declared, err := marker.DeclaredDeletes(r.shelf.Find(c.Table).Properties())
+	if err != nil {
+		return 0, nil, failure.Wrap(failure.Config, err, "table %s", c.Table)
+	}
+	seen = []string{}
+	known := r.last[c.Name].Erasures
+	for _, d := range declared {
+		if d.Erasure == "" {
+			continue
+		}
+		if known != nil && !slices.Contains(known, d.Erasure) {
+			rows += d.Rows
+		}
+		if !slices.Contains(seen, d.Erasure) {
+			seen = append(seen, d.Erasure)
+		}
+	}
+	return rows, seen, nil
 }
 
 // encoded is v as JSON; the values are the package's own.

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/clock"
 	_ "github.com/weirlake/weir/internal/duck/link" // the tests run checks
+	"github.com/weirlake/weir/internal/erase"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/datafile"
@@ -224,6 +225,53 @@ func TestTheRowCountIsComparedWithTheLastRun(t *testing.T) {
 	rows(20, 21)
 	if r := w.run(drift, nil, true); r.Status != Failed {
 		t.Errorf("more than twice as many: %+v", r)
+	}
+}
+
+func TestRowsThatWereErasedOnPurposeAreNoDropAndOthersStillAre(t *testing.T) {
+	w := newWorld(t)
+	drift := pipeline.Check{Name: "drift", Table: "bronze.t", RowCount: &pipeline.RowCount{MaxDropPercent: 10}}
+	var all []row
+	for i := range int64(20) {
+		all = append(all, row{partition: 0, offset: i, at: now})
+	}
+	w.add(map[int32]int64{0: 20}, all...)
+	if r := w.run(drift, nil, true); r.Status != Passed {
+		t.Fatalf("first: %+v", r)
+	}
+	erased := func(id string, offsets ...int64) {
+		at := batch.TopicPartition{Topic: "t"}
+		_, err := erase.Apply(context.Background(), erase.Options{Catalog: w.c, Table: []string{"bronze", "t"}, ID: id, Clock: still{},
+			Rule: erase.Rule{Columns: erase.Columns{Topic: "topic", Partition: "partition", Offset: "offset"}, Places: marker.PlacesOf(map[batch.TopicPartition][]int64{at: offsets})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	erased("gdpr-1", 0, 1, 2, 3, 4, 5)
+	if r := w.run(drift, nil, true); r.Status != Passed || r.Observed != "14 rows, 6 were erased on purpose since the last run" {
+		t.Errorf("six rows of twenty erased: %+v", r)
+	}
+	if r := w.run(drift, nil, true); r.Status != Passed || r.Observed != "14 rows" {
+		t.Errorf("the same erasure at the next run: %+v", r)
+	}
+	// Rows that go beside an erasure, with nothing said of them, are a drop.
+	erased("gdpr-2", 6)
+	w.remember("drift", 20)
+	if r := w.run(drift, nil, true); r.Status != Failed || r.Observed != "13 rows, 1 were erased on purpose since the last run" {
+		t.Errorf("seven rows fewer, of which one was erased: %+v", r)
+	}
+}
+
+// remember puts another number of rows into what the next run compares with.
+func (w *world) remember(check string, rows int64) {
+	w.t.Helper()
+	last, err := w.b.remembered(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r := Result{RunID: clock.Nonce(), Check: check, Status: Passed, Rows: rows, EvaluatedAt: now, erasures: last[check].Erasures}
+	if err := w.b.Append(context.Background(), r.RunID, []Result{r}); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -47,7 +47,7 @@ var jobDescriptions = map[string]string{
 
 	"RowCount.min":              "The least number of rows.",
 	"RowCount.max":              "The greatest; 0 is no bound.",
-	"RowCount.maxDropPercent":   "How many percent fewer rows than at the last run are too few; 0 is no bound.",
+	"RowCount.maxDropPercent":   "How many percent fewer rows than at the last run are too few, those aside that weir erase has taken since; 0 is no bound.",
 	"RowCount.maxGrowthPercent": "How many percent more are too many; 0 is no bound.",
 
 	"Job.name":        "Name of the job.",
