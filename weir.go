@@ -159,6 +159,21 @@ type Settings struct {
 	// MaxBatchBytes is how large a batch for a handler may be in memory; 1 GiB
 	// where 0.
 	MaxBatchBytes int64
+	// State is where the ids of DropDuplicatesWithinWatermark are kept; in memory
+	// where nil.
+	State *PebbleState
+}
+
+// PebbleState keeps what a query remembers in a database in a local folder, for
+// state that is larger than memory. The folder is scratch: the checkpoint holds the
+// state, in the same form as without it.
+type PebbleState struct {
+	// Folder is local; a folder in the checkpoint, or in the user's cache folder
+	// where the checkpoint is in an object store, where empty. Each query has
+	// a folder of its own in it.
+	Folder string
+	// CacheBytes bounds its memory; 256 MiB where 0.
+	CacheBytes int64
 }
 
 const (
@@ -314,6 +329,14 @@ func (q *Query) open(ctx context.Context, stopping <-chan struct{}) (o *opened, 
 	store, err := q.store(ctx, q.checkpoint, q.clock)
 	if err != nil {
 		return o, fmt.Errorf("query %s: checkpoint: %w", q.name, err)
+	}
+	if s := q.settings.State; s != nil {
+		closeState, err := app.KeepState(transform, app.StatePlace{Query: q.name, Checkpoint: q.checkpoint, LockDir: app.LockDir(q.checkpoint), Folder: s.Folder,
+			CacheBytes: s.CacheBytes, Logger: log})
+		if err != nil {
+			return o, err
+		}
+		o.closers = append(o.closers, closeState)
 	}
 	o.query = &engine.Query{
 		Name: q.name, Source: src, Transform: transform, Outputs: outputs, Checkpoint: store, LockDir: app.LockDir(q.checkpoint),

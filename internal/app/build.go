@@ -91,6 +91,7 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	if err != nil {
 		return nil, fmt.Errorf("query %s: checkpoint: %w", q.Name, err)
 	}
+	opts.StatePartBytes = int(q.State.PartBytes)
 	opts.Trigger = engine.Trigger{ProcessingTime: q.Trigger.ProcessingTime, AvailableNow: q.Trigger.AvailableNow, Once: q.Trigger.Once}
 	opts.OnLostCheckpoint = checkpoint.OnLostCheckpoint(q.OnLostCheckpoint)
 	opts.TakeOver = a.opts.TakeOver
@@ -100,6 +101,14 @@ func (a *App) buildQuery(ctx context.Context, q pipeline.Query) (*engine.Query, 
 	lock := ""
 	if !a.planning || !pipeline.Remote(dir) { // a plan makes no folder
 		lock = a.lockDir(dir)
+	}
+	if q.State.Store == pipeline.StatePebble {
+		closeState, err := KeepState(transform, StatePlace{Query: q.Name, Checkpoint: dir, LockDir: lock, Folder: q.State.Folder,
+			CacheBytes: int64(q.State.CacheBytes), Logger: a.opts.Logger, Planning: a.planning})
+		if err != nil {
+			return nil, err
+		}
+		a.closers = append(a.closers, closeState)
 	}
 	out := &engine.Query{
 		Name: q.Name, Source: src, Transform: transform, Outputs: outputs,

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/checkpoint"
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/sink"
 )
 
@@ -24,6 +25,7 @@ func (q *Query) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	defer q.release()
 	r, pending, err := q.start(ctx)
 	if err != nil {
 		return stopped(ctx, err)
@@ -37,6 +39,14 @@ func (q *Query) Run(ctx context.Context) error {
 	end()
 	r.settleCare(true) // nothing goes on when Run has returned
 	return stopped(ctx, err)
+}
+
+// release lets go of the folder of the operators' state, for whoever runs the query
+// next.
+func (q *Query) release() {
+	if err := operator.Release(q.Transform); err != nil {
+		q.Logger.Warn("the folder of the state was not closed cleanly", "query", q.Name, "error", err)
+	}
 }
 
 // stopped turns the error of a stop that was asked for into a clean end.
@@ -256,6 +266,7 @@ func (q *Query) Claim(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	defer q.release()
 	_, _, err = q.start(ctx)
 	return err
 }

@@ -52,7 +52,8 @@ const (
 // The crash points of an operator's state beyond its version in one file (package
 // state's doc.go).
 const (
-	StatePart = "state.part"
+	StatePart    = "state.part"
+	StateSettled = "state.settled"
 )
 
 // The crash points of ingestion.
@@ -142,6 +143,7 @@ func Points() []Point {
 		{DeliverChunk, "deliver", "the receiver has acknowledged a part of the batch"},
 		{PublishFile, "deliver", "the batch is committed, one of its files is visible, its manifest is not"},
 		{StatePart, "state", "one part of a snapshot is durable, nothing names it"},
+		{StateSettled, "state", "the working folder has taken in the version before, and says so"},
 		{IngestReceived, "ingest", "an event was read from the stream"},
 		{IngestProduced, "ingest", "the event was handed to the producer"},
 		{IngestAcked, "ingest", "Kafka has acknowledged everything before the position"},

@@ -34,10 +34,11 @@ var allowed = map[string][]string{
 	"source":         {"batch", "marker", "failure", "clock"},
 	"sink":           {"batch", "column", "marker", "failure", "clock"},
 	// Operators and the decision do no I/O.
-	"operator":   {"batch", "marker", "event", "failure", "upsert"},
-	"registry":   {"event", "failure", "clock"},
-	"state":      {"marker", "objstore", "operator", "failure", "fault", "clock"},
-	"checkpoint": {"batch", "marker", "objstore", "failure", "clock", "fault"},
+	"operator":          {"batch", "marker", "event", "failure", "upsert"},
+	"registry":          {"event", "failure", "clock"},
+	"state":             {"marker", "objstore", "operator", "failure", "fault", "clock"},
+	"state/pebblestate": {"operator", "failure", "fault"}, // state beyond memory
+	"checkpoint":        {"batch", "marker", "objstore", "failure", "clock", "fault"},
 	// Tables. How a query's columns and a table's differ is said in one way.
 	"column": {"failure"},
 	"lake":   {"column", "batch", "marker", "failure", "fault", "clock", "objstore", "objstore/s3", "objstore/cloud"},

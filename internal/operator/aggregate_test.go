@@ -86,6 +86,7 @@ func newAggregated(t testing.TB, stages ...Aggregation) *aggregated {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept(t, a, t.TempDir())
 	return a.(*aggregated)
 }
 
@@ -313,6 +314,30 @@ func sameRows(t *testing.T, got, want []string) {
 	}
 }
 
+// resumed counts the stages that went on from what their store had kept.
+var resumed int
+
+func fileVersion(b []byte) Version { return Version{Path: "file", SHA256: marker.Hash(b)} }
+
+func last(files [][]byte) []byte { return files[len(files)-1] }
+
+// forward applies the files from one on, as package state does.
+func forward(t *testing.T, s *groups, files [][]byte, from int) {
+	t.Helper()
+	for j := from; j < len(files); j++ {
+		load := s.ApplyDelta
+		if j == 0 {
+			load = s.LoadSnapshot
+		}
+		if err := load(files[j]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Loaded(fileVersion(last(files))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // hurt restarts the operator as a run does: from its files, or rebuilt from the
 // rows that were delivered.
 func hurt(t *testing.T, rng *rand.Rand, r *runner, fresh func() *aggregated, delivered []edit, files *[][][]byte) {
@@ -332,22 +357,40 @@ func hurt(t *testing.T, rng *rand.Rand, r *runner, fresh func() *aggregated, del
 		}
 		(*files)[i] = append((*files)[i], b)
 	}
+	for i, s := range r.a.stages {
+		s.Saved(fileVersion(last((*files)[i])))
+	}
 	switch rng.IntN(6) {
 	case 0: // from its files
 		next := fresh()
 		for i, s := range next.stages {
-			for j, b := range (*files)[i] {
-				load := s.ApplyDelta
-				if j == 0 {
-					load = s.LoadSnapshot
-				}
-				if err := load(b); err != nil {
-					t.Fatal(err)
-				}
-			}
+			forward(t, s, (*files)[i], 0)
 			sameState(t, s, r.a.stages[i])
 		}
 		r.a = next
+	case 2: // from what its store has kept, as far as that has come
+		var want [][]string
+		for _, s := range r.a.stages {
+			want = append(want, stateTexts(s))
+		}
+		if err := Release(r.a); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range r.a.stages {
+			at, err := s.Resume()
+			if err != nil {
+				t.Fatal(err)
+			}
+			from := 1 + slices.IndexFunc((*files)[i], func(b []byte) bool { return fileVersion(b) == at })
+			if from == 0 {
+				s.Reset()
+			}
+			resumed += min(from, 1)
+			forward(t, s, (*files)[i], from)
+			if got := stateTexts(s); !slices.Equal(got, want[i]) {
+				t.Fatalf("from file %d of %d: %d keys, %d were there", from, len((*files)[i]), len(got), len(want[i]))
+			}
+		}
 	case 1: // rebuilt
 		next := fresh()
 		rebuild(t, next, delivered, r.watermark)
@@ -383,28 +426,26 @@ func rebuild(t *testing.T, a *aggregated, delivered []edit, w marker.Watermark) 
 	}
 }
 
+func stateTexts(s *groups) []string {
+	out := []string{fmt.Sprintf("%+v", s.sizes)}
+	_ = s.eachKey(func(key, packed []byte) error {
+		out = append(out, fmt.Sprintf("%q %x", key, packed))
+		return nil
+	})
+	return slices.Sorted(slices.Values(out))
+}
+
 func sameState(t *testing.T, got, want *groups) {
 	t.Helper()
-	text := func(s *groups) []string {
-		var out []string
-		_ = s.eachKey(func(key, packed []byte) error {
-			out = append(out, fmt.Sprintf("%q %x", key, packed))
-			return nil
-		})
-		return slices.Sorted(slices.Values(out))
-	}
-	if g, w := text(got), text(want); !slices.Equal(g, w) {
+	if g, w := stateTexts(got), stateTexts(want); !slices.Equal(g, w) {
 		t.Fatalf("the state differs:\n got %v\nwant %v", g, w)
-	}
-	if got.sizes != want.sizes {
-		t.Fatalf("the state's sizes differ: %+v, %+v", got.sizes, want.sizes)
 	}
 }
 
 // property plays random days through the stages, with failed batches, restarts
 // and rebuilds, and compares with what all rows at once give.
 func property(t *testing.T, stages []Aggregation, want func(rows []edit, w int64) []string) {
-	for try := range 60 {
+	for try := range tries(60) {
 		seed := uint64(time.Now().UnixNano()) + uint64(try) //nolint:forbidigo // printed below
 		rng := rand.New(rand.NewPCG(seed, 1))
 		fresh := func() *aggregated { return newAggregated(t, stages...) }

@@ -235,7 +235,7 @@ func (t *aggregated) RebuildEnd(w marker.Watermark, from int64) (further int64, 
 		return nil
 	})
 	for _, s := range t.stages {
-		err = errors.Join(err, s.begin())
+		err = errors.Join(err, s.settleUnnamed())
 	}
 	return from, false, err
 }

@@ -36,6 +36,7 @@ func parsedSessions(t *testing.T) *aggregated {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept(t, tr, t.TempDir())
 	return tr.(*aggregated)
 }
 

@@ -104,7 +104,7 @@ func (c *chain) Begin(env Env) error {
 	c.parts.reset()
 	c.sample.reset(c.cfg.Seed, env.BatchID)
 	if c.dedup != nil {
-		c.dedup.begin(env.Watermark.Micros)
+		return c.dedup.begin(env.Watermark.Micros)
 	}
 	return nil
 }
@@ -263,6 +263,11 @@ func (c *chain) note(w *worker, i int, duplicate bool) {
 
 // Finish implements Transform.
 func (c *chain) Finish(Emit) (Result, error) {
+	if c.dedup != nil {
+		if err := c.dedup.ids.fault(); err != nil {
+			return Result{}, err
+		}
+	}
 	if !c.counters.Balanced() {
 		return Result{}, failure.New(failure.Runtime, "batch %d: the counts of the transform do not add up: %+v", c.env.BatchID, c.counters)
 	}

@@ -44,8 +44,7 @@ type dedup struct {
 
 	// watermark is the plan's. It never moves back, except by Reset.
 	watermark int64
-	uuids     *table // keys are UUIDs
-	ids       *table // keys are hashes, ids kept
+	ids       idSet
 	// bounds follow from the watermark.
 	bounds bounds
 	// counts are the keys in memory by bucket, but for recent, which belong
@@ -53,12 +52,15 @@ type dedup struct {
 	counts               map[int64]int64
 	recent               int64
 	recentFrom, recentTo int64 // that bucket's event times
-	next                 int   // the segment that is swept next
 
 	// added and addedIDs are what the batch changed, for Delta and rollback.
 	added    []change
 	addedIDs []idChange
 	arena    []byte // ids of addedIDs
+
+	version versions
+	// broken is why the memory is of no use, until it is reset.
+	broken error
 }
 
 // change is a key that a batch remembered; before is the event time of the
@@ -81,7 +83,7 @@ func newDedup(k *compiled, seed uint64) *dedup {
 		d.keyNames = append(d.keyNames, k.columns[i].Name)
 	}
 	d.single = len(k.keys) == 1 && k.columns[k.keys[0]].typ == typeString
-	d.uuids, d.ids = newTable(false, seed), newTable(true, seed)
+	d.ids = newMemoryIDs(seed)
 	d.Reset()
 	return d
 }
@@ -103,10 +105,11 @@ func (d *dedup) removable(watermark int64) int64 {
 }
 
 // begin starts a batch: earlier changes are final, and expired keys are swept.
-func (d *dedup) begin(watermark int64) {
+func (d *dedup) begin(watermark int64) error {
+	v := d.version.begin()
 	d.settle()
 	d.advance(max(d.watermark, watermark))
-	d.sweep(sweepSlots)
+	return d.sweep(sweepSlots, v)
 }
 
 // advance sets the watermark and what follows from it.
@@ -129,19 +132,16 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// sweep removes expired keys, segment by segment, where there are any.
-func (d *dedup) sweep(budget int) {
-	left := d.expired()
-	b := d.bounds
-	b.removed = func(at int64) {
-		left--
-		d.count(at, -1)
+// sweep removes expired keys, where there are any, and makes what is remembered
+// final: it is then a version, or none. Where that fails the memory is of no use
+// until it is reset.
+func (d *dedup) sweep(budget int, v Version) error {
+	if d.broken == nil {
+		b := d.bounds
+		b.removed = func(at int64) { d.count(at, -1) }
+		d.broken = d.ids.settle(&b, budget, d.expired(), func() ([]byte, error) { return d.meta(v) })
 	}
-	for i := 0; i < segments && budget > 0 && left > 0; i++ {
-		budget -= d.uuids.sweep(d.next, &b)
-		budget -= d.ids.sweep(d.next, &b)
-		d.next = (d.next + 1) % segments
-	}
+	return d.broken
 }
 
 // expired is the number of keys that are in memory for nothing.
@@ -179,12 +179,12 @@ func (d *dedup) flush() {
 
 // add remembers a row's key; false if it is remembered already.
 func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
-	t, id := d.uuids, []byte(nil)
+	var id []byte
 	if !k.uuid {
-		t, id = d.ids, ids[k.start:k.end]
+		id = ids[k.start:k.end]
 	}
 	// An expired key that is still in memory is replaced, as if it were gone.
-	before, ok := t.insert(k.key, id, at, &d.bounds)
+	before, ok := d.ids.insert(k.uuid, k.key, id, at, &d.bounds)
 	if !ok {
 		return false
 	}
@@ -204,10 +204,10 @@ func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 }
 
 // put sets a key whatever it was.
-func (d *dedup) put(t *table, k key, id []byte, at int64) {
+func (d *dedup) put(uuid bool, k key, id []byte, at int64) {
 	always := d.bounds
 	always.alive = math.MaxInt64
-	before, _ := t.insert(k, id, at, &always)
+	before, _ := d.ids.insert(uuid, k, id, at, &always)
 	if before != vacant {
 		d.count(before, -1)
 	}
@@ -218,21 +218,22 @@ func (d *dedup) put(t *table, k key, id []byte, at int64) {
 // only expired keys are removed, and a row that is not late cannot be one.
 func (d *dedup) rollback() {
 	for i := range d.added {
-		d.undo(d.uuids, &d.added[i], nil)
+		d.undo(true, &d.added[i], nil)
 	}
 	for i := range d.addedIDs {
 		c := &d.addedIDs[i]
-		d.undo(d.ids, &c.change, d.arena[c.start:c.end])
+		d.undo(false, &c.change, d.arena[c.start:c.end])
 	}
+	d.version.rollback()
 	d.settle()
 }
 
-func (d *dedup) undo(t *table, c *change, id []byte) {
+func (d *dedup) undo(uuid bool, c *change, id []byte) {
 	if c.before != vacant {
-		d.put(t, c.key, id, c.before)
+		d.put(uuid, c.key, id, c.before)
 		return
 	}
-	t.remove(c.key, id)
+	d.ids.remove(uuid, c.key, id)
 	d.count(c.at, -1)
 }
 
@@ -250,18 +251,17 @@ func (d *dedup) Keys() int64 {
 
 // Bytes implements Stateful.
 func (d *dedup) Bytes() int64 {
-	return d.uuids.bytes() + d.ids.bytes() + int64(cap(d.added))*32 + int64(cap(d.addedIDs))*48 + int64(cap(d.arena)) + int64(len(d.counts))*48
+	return d.ids.bytes() + int64(cap(d.added))*32 + int64(cap(d.addedIDs))*48 + int64(cap(d.arena)) + int64(len(d.counts))*48
 }
 
 // Reset implements Stateful.
 func (d *dedup) Reset() {
 	d.advance(marker.MinTime)
 	d.bounds.removed = func(at int64) { d.count(at, -1) }
-	d.uuids.release()
-	d.ids.release()
+	d.ids.reset()
 	d.counts = map[int64]int64{}
 	d.recent, d.recentFrom, d.recentTo = 0, 0, 0
-	d.next = 0
+	d.version, d.broken = versions{}, nil
 	d.settle()
 }
 
@@ -314,24 +314,23 @@ func (d *dedup) Rebuild(rec arrow.RecordBatch) error {
 		}
 		d.restore(id, int64(times.Value(row)))
 	}
-	return nil
+	return d.ids.fault()
 }
 
 // restore remembers the later of two times: where a key was emitted again, its
 // first time had expired.
 func (d *dedup) restore(id []byte, at int64) {
-	t := d.ids
 	k, isUUID := key{}, false
 	if d.single {
 		k, isUUID = parseUUID(id)
 	}
 	if isUUID {
-		t, id = d.uuids, nil
+		id = nil
 	} else {
 		k = hashID(id)
 	}
-	if before := t.get(k, id); before == vacant || before < at {
-		d.put(t, k, id, at)
+	if before := d.ids.get(isUUID, k, id); before == vacant || before < at {
+		d.put(isUUID, k, id, at)
 	}
 }
 
@@ -339,7 +338,7 @@ func (d *dedup) restore(id []byte, at int64) {
 func (d *dedup) FinishRebuild(w marker.Watermark) {
 	d.settle()
 	d.advance(w.Micros)
-	d.sweep(math.MaxInt)
+	_ = d.sweep(math.MaxInt, Version{}) // the first batch reports what is broken
 }
 
 // ErrStateCorrupt says that the bytes of a state are damaged, cut or of an

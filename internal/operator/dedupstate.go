@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
 	"math"
@@ -47,17 +48,16 @@ func (d *dedup) Snapshot() ([]byte, error) {
 // WriteSnapshot implements SnapshotWriter.
 func (d *dedup) WriteSnapshot(w io.Writer) error {
 	e := stateEncoder{w: w}
-	e.header(kindSnapshot, d.watermark, d.uuids.size(), d.ids.size())
+	uuids, ids := d.ids.sizes()
+	e.header(kindSnapshot, d.watermark, uuids, ids)
 	bound := d.bounds.removable
-	for _, t := range []*table{d.uuids, d.ids} {
-		_ = t.each(func(k key, id []byte, at int64) error {
-			if at >= bound {
-				e.add(t.withIDs, k, id, at)
-			}
-			return e.err
-		})
-	}
-	return e.end()
+	err := d.ids.each(func(isID bool, k key, id []byte, at int64) error {
+		if at >= bound {
+			e.add(isID, k, id, at)
+		}
+		return e.err
+	})
+	return errors.Join(err, e.end())
 }
 
 // Delta implements Stateful.
@@ -193,8 +193,7 @@ func (d *dedup) apply(r *stateReader, kind byte) error {
 	d.advance(max(d.watermark, int64(binary.LittleEndian.Uint64(b[12:]))))
 	if kind == kindSnapshot {
 		// Bounded by what the bytes can hold: a UUID takes 16, an id at least 2.
-		d.uuids.reserve(int(min(binary.LittleEndian.Uint64(b[20:]), size/16)))
-		d.ids.reserve(int(min(binary.LittleEndian.Uint64(b[28:]), size/2)))
+		d.ids.reserve(int(min(binary.LittleEndian.Uint64(b[20:]), size/16)), int(min(binary.LittleEndian.Uint64(b[28:]), size/2)))
 	}
 	for total := uint64(0); ; {
 		frame, err := r.bytes(frameBytes)
@@ -214,7 +213,8 @@ func (d *dedup) apply(r *stateReader, kind byte) error {
 			if len(payload) != 8 || binary.LittleEndian.Uint64(payload) != total || r.left != 0 {
 				return corrupt("it does not hold as many keys as it says")
 			}
-			return nil
+			d.version = versions{}
+			return d.sweep(0, Version{})
 		}
 		if err := d.applyChunk(chunk, int(rows), payload); err != nil {
 			return err
@@ -245,7 +245,7 @@ func (d *dedup) applyChunk(kind byte, rows int, p []byte) error {
 			if !at() {
 				return corrupt("an event time is unreadable")
 			}
-			d.put(d.uuids, key{binary.BigEndian.Uint64(keys), binary.BigEndian.Uint64(keys[8:])}, nil, last)
+			d.put(true, key{binary.BigEndian.Uint64(keys), binary.BigEndian.Uint64(keys[8:])}, nil, last)
 		}
 	case chunkIDs:
 		for range rows {
@@ -258,7 +258,7 @@ func (d *dedup) applyChunk(kind byte, rows int, p []byte) error {
 			if !at() {
 				return corrupt("an event time is unreadable")
 			}
-			d.put(d.ids, hashID(id), id, last)
+			d.put(false, hashID(id), id, last)
 		}
 	default:
 		return corrupt("chunk of kind %d", kind)
@@ -266,5 +266,5 @@ func (d *dedup) applyChunk(kind byte, rows int, p []byte) error {
 	if len(p) != 0 {
 		return corrupt("a chunk is longer than its rows")
 	}
-	return nil
+	return d.ids.fault()
 }

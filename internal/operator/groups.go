@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -45,7 +47,7 @@ type groups struct {
 	// watermark is the stage's own, as of the last finished batch.
 	watermark int64
 	sizes     groupSizes
-	rest      keyStore
+	rest      KeyStore
 	changed   map[string]*keyed
 	decoded   []*keyed // of changed
 
@@ -53,46 +55,32 @@ type groups struct {
 	watermarkBefore int64
 	sizesBefore     groupSizes
 
+	version versions
+	// broken is why the memory is of no use, until it is reset.
+	broken error
+
 	scratch, packing []byte
 }
 
 // groupSizes counts keys with open groups, their bytes, the groups and their rows.
-type groupSizes struct{ keys, keyBytes, open, rows int64 }
+type groupSizes struct {
+	Keys     int64 `json:"keys"`
+	KeyBytes int64 `json:"key_bytes"`
+	Open     int64 `json:"open"`
+	Rows     int64 `json:"rows"`
+}
 
 func (n *groupSizes) add(key string, list []group, sign int64) {
 	if len(list) == 0 {
 		return
 	}
-	n.keys += sign
-	n.keyBytes += sign * int64(len(key))
-	n.open += sign * int64(len(list))
+	n.Keys += sign
+	n.KeyBytes += sign * int64(len(key))
+	n.Open += sign * int64(len(list))
 	for i := range list {
-		n.rows += sign * list[i].rows
+		n.Rows += sign * list[i].rows
 	}
 }
-
-// keyStore keeps packed groups by key. Bytes that it gives are the store's, and
-// valid until it is changed next.
-type keyStore interface {
-	// get gives the value of a key, nil for none.
-	get(key []byte) ([]byte, error)
-	// set replaces it; an empty value removes the key. due may be later than the
-	// time that the key stands under: then it stays there.
-	set(key, value []byte, due int64) error
-	// due offers the keys that stand under a time up to the watermark, until f says
-	// no more. next is when f wants to see the key again: where that is later than
-	// the watermark, the key is put there; else f sets the key before settle.
-	due(watermark int64, f dueFunc) error
-	// undo takes back what due did since settle.
-	undo()
-	// settle makes it final.
-	settle() error
-	each(f func(key, value []byte) error) error
-	bytes() int64
-	reset() error
-}
-
-type dueFunc func(key, value []byte) (next int64, more bool, err error)
 
 const (
 	// decodedMax bounds the keys of a batch that are decoded at the same time.
@@ -108,21 +96,85 @@ func newGroups(g *aggregate) *groups {
 }
 
 // begin starts a batch: earlier changes are final.
-func (s *groups) begin() error {
+func (s *groups) begin() error { return s.settle(s.version.begin()) }
+
+// settle moves what has changed into the store, which is then a version, or none.
+// Where that fails the memory is of no use until it is reset: what the store has
+// taken is not known.
+func (s *groups) settle(v Version) error {
+	if s.broken == nil {
+		s.broken = s.moveChanged(v)
+	}
+	if s.broken != nil {
+		return s.broken
+	}
+	s.forgetChanged()
+	s.watermarkBefore, s.sizesBefore = s.watermark, s.sizes
+	return nil
+}
+
+// settleUnnamed settles what is no version yet.
+func (s *groups) settleUnnamed() error {
+	s.version = versions{}
+	return s.settle(Version{})
+}
+
+func (s *groups) moveChanged(v Version) error {
 	s.pack()
 	for key, k := range s.changed {
 		due := int64(0)
 		if len(k.packed) > 0 {
 			due = s.packedDue(k.packed)
 		}
-		if err := s.rest.set([]byte(key), k.packed, due); err != nil {
+		if err := s.rest.Set([]byte(key), k.packed, due); err != nil {
 			return err
 		}
 	}
-	s.forgetChanged()
-	s.watermarkBefore, s.sizesBefore = s.watermark, s.sizes
-	return s.rest.settle()
+	meta, err := json.Marshal(groupsMeta{v, s.g.layout(), s.watermark, s.sizes})
+	if err != nil {
+		return fmt.Errorf("%s: encode what its memory is: %w", s.g.name, err)
+	}
+	return s.rest.Settle(meta)
 }
+
+// groupsMeta is what a store keeps of the operator beside its keys.
+type groupsMeta struct {
+	Version   Version    `json:"version"`
+	Layout    string     `json:"layout"`
+	Watermark int64      `json:"watermark"`
+	Sizes     groupSizes `json:"sizes"`
+}
+
+// Resume implements Resumer.
+func (s *groups) Resume() (Version, error) {
+	s.Reset()
+	b, err := s.rest.Resume()
+	if err != nil || b == nil {
+		return Version{}, err
+	}
+	var m groupsMeta
+	if json.Unmarshal(b, &m) != nil || m.Layout != s.g.layout() || m.Version == (Version{}) {
+		s.Reset()
+		return Version{}, nil
+	}
+	s.watermark, s.watermarkBefore = m.Watermark, m.Watermark
+	s.sizes, s.sizesBefore = m.Sizes, m.Sizes
+	s.version.settled = m.Version
+	return m.Version, nil
+}
+
+// Loaded implements Resumer.
+func (s *groups) Loaded(v Version) error {
+	s.version = versions{settled: v}
+	return s.settle(v)
+}
+
+// Saved implements Resumer.
+func (s *groups) Saved(v Version) { s.version.next = v }
+
+func (s *groups) keepIn(store KeyStore) { s.rest = store }
+
+func (s *groups) release() error { return s.rest.Close() }
 
 func (s *groups) forgetChanged() {
 	if len(s.changed) > changedKept {
@@ -135,7 +187,8 @@ func (s *groups) forgetChanged() {
 // rollback forgets everything since begin.
 func (s *groups) rollback() {
 	s.forgetChanged()
-	s.rest.undo()
+	s.rest.Undo()
+	s.version.rollback()
 	s.watermark, s.sizes = s.watermarkBefore, s.sizesBefore
 }
 
@@ -143,7 +196,7 @@ func (s *groups) rollback() {
 func (s *groups) touch(key []byte) (*keyed, error) {
 	k := s.changed[string(key)] // no copy for a look-up
 	if k == nil {
-		packed, err := s.rest.get(key)
+		packed, err := s.rest.Get(key)
 		if err != nil {
 			return nil, err
 		}
@@ -213,8 +266,8 @@ func (s *groups) add(rec arrow.RecordBatch) error {
 			return err
 		}
 		if len(k.groups) == 0 {
-			s.sizes.keys++
-			s.sizes.keyBytes += int64(len(s.scratch))
+			s.sizes.Keys++
+			s.sizes.KeyBytes += int64(len(s.scratch))
 		}
 		if s.g.Session != nil {
 			s.addToSession(k, rec, row, at)
@@ -239,7 +292,7 @@ func (s *groups) newGroup(start, last int64) group {
 	for i := range s.g.specs {
 		g.accs[i] = s.g.specs[i].newAccumulator()
 	}
-	s.sizes.open++
+	s.sizes.Open++
 	return g
 }
 
@@ -264,7 +317,7 @@ func (s *groups) addToSession(k *keyed, rec arrow.RecordBatch, row int, at int64
 			a.merge(right.accs[j])
 		}
 		k.groups = slices.Delete(k.groups, i, i+1)
-		s.sizes.open--
+		s.sizes.Open--
 		i--
 	case joinsLeft:
 		i--
@@ -289,7 +342,7 @@ func (s *groups) addToWindow(k *keyed, rec arrow.RecordBatch, row int, at, start
 
 func (s *groups) accumulate(g *group, rec arrow.RecordBatch, row int, at int64) {
 	g.rows++
-	s.sizes.rows++
+	s.sizes.Rows++
 	for i := range s.g.specs {
 		spec := &s.g.specs[i]
 		if spec.col < 0 {
@@ -323,7 +376,7 @@ func (s *groups) close(watermark int64) ([]closed, error) {
 			return nil, err
 		}
 	}
-	err := s.rest.due(s.watermark, func(key, packed []byte) (int64, bool, error) {
+	err := s.rest.Due(s.watermark, func(key, packed []byte) (int64, bool, error) {
 		if s.changed[string(key)] != nil {
 			return s.watermark, true, nil
 		}
@@ -409,7 +462,7 @@ func (s *groups) dueAt(watermark int64) (due bool) {
 		}
 	}
 	// An error comes again, and is reported, when the batch is run.
-	_ = s.rest.due(watermark, func(key, packed []byte) (int64, bool, error) {
+	_ = s.rest.Due(watermark, func(key, packed []byte) (int64, bool, error) {
 		if s.changed[string(key)] != nil {
 			return watermark, true, nil
 		}
@@ -417,7 +470,7 @@ func (s *groups) dueAt(watermark int64) (due bool) {
 		due = at <= watermark
 		return at, !due, nil
 	})
-	s.rest.undo()
+	s.rest.Undo()
 	return due
 }
 
@@ -448,7 +501,7 @@ func readKeyPart(t valueType, b []byte) (value, []byte, bool) {
 func (s *groups) Name() string { return s.g.name }
 
 // Keys implements Stateful: the open groups.
-func (s *groups) Keys() int64 { return s.sizes.open }
+func (s *groups) Keys() int64 { return s.sizes.Open }
 
 // errStop ends a walk over keys early.
 var errStop = errors.New("stop")
@@ -462,7 +515,7 @@ const bytesPerChanged = 128
 
 // Bytes implements Stateful.
 func (s *groups) Bytes() int64 {
-	n := s.rest.bytes() + int64(len(s.changed))*bytesPerChanged
+	n := s.rest.Bytes() + int64(len(s.changed))*bytesPerChanged
 	for key, k := range s.changed {
 		n += int64(len(key) + cap(k.packed))
 	}
@@ -474,7 +527,8 @@ func (s *groups) Reset() {
 	s.watermark, s.watermarkBefore = marker.MinTime, marker.MinTime
 	s.changed, s.decoded = map[string]*keyed{}, nil
 	s.sizes, s.sizesBefore = groupSizes{}, groupSizes{}
-	_ = s.rest.reset()
+	s.rest.Reset()
+	s.version, s.broken = versions{}, nil
 }
 
 // RebuildColumns implements Stateful: the columns of the input.
@@ -548,7 +602,7 @@ func (s *groups) Rebuild(rec arrow.RecordBatch) error {
 	if err := s.add(shaped); err != nil {
 		return err
 	}
-	return s.begin()
+	return s.settleUnnamed()
 }
 
 // conform gives the columns their places in a schema; the others are null.
@@ -579,7 +633,7 @@ func conform(rec arrow.RecordBatch, to *arrow.Schema, want []string) (arrow.Reco
 // FinishRebuild implements Stateful.
 func (s *groups) FinishRebuild(w marker.Watermark) {
 	_, _ = s.close(w.Micros)
-	_ = s.begin()
+	_ = s.settleUnnamed()
 }
 
 var _ Stateful = (*groups)(nil)

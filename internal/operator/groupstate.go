@@ -94,7 +94,7 @@ func (s *groups) eachKey(f func(key, packed []byte) error) error {
 			}
 		}
 	}
-	return s.rest.each(func(key, packed []byte) error {
+	return s.rest.Each(func(key, packed []byte) error {
 		if s.changed[string(key)] != nil {
 			return nil
 		}
@@ -123,7 +123,7 @@ func (s *groups) Snapshot() ([]byte, error) {
 func (s *groups) WriteSnapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	out := io.MultiWriter(w, sum)
-	b := s.header(kindSnapshot, s.sizes.keys)
+	b := s.header(kindSnapshot, s.sizes.Keys)
 	err := s.eachKey(func(key, packed []byte) error {
 		if b = appendEntry(b, key, packed); len(b) > chunkBytes {
 			if _, err := out.Write(b); err != nil {
@@ -198,7 +198,7 @@ func (s *groups) apply(r *stateReader, kind byte) error {
 		return corrupt("it is longer than its entries")
 	}
 	s.watermark = max(s.watermark, watermark)
-	return s.begin()
+	return s.settleUnnamed()
 }
 
 // applyEntry makes a state the key's; an empty one removes the key.
@@ -211,7 +211,7 @@ func (s *groups) applyEntry(key, state []byte) error {
 			return corrupt("the state of a key is unreadable")
 		}
 	}
-	old, err := s.rest.get(key)
+	old, err := s.rest.Get(key)
 	if err != nil {
 		return err
 	}
@@ -227,5 +227,5 @@ func (s *groups) applyEntry(key, state []byte) error {
 	if len(list) > 0 {
 		due = s.g.due(list[0].start, list[0].last)
 	}
-	return s.rest.set(key, state, due)
+	return s.rest.Set(key, state, due)
 }

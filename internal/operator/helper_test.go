@@ -89,6 +89,7 @@ func newRun(t testing.TB, cfg Config) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept(t, tr, t.TempDir())
 	t.Cleanup(func() { mem.AssertSize(t, 0) })
 	return &run{t: t, tr: tr, mem: mem, mark: marker.Watermark{Micros: marker.MinTime}}
 }

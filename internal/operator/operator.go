@@ -1,7 +1,8 @@
 // Package operator turns rows into rows: parse and project, filter, watermark,
-// dedup. An operator chain does no I/O: state comes in as bytes and goes out
-// as bytes, the only clock is the plan's batch time. (A Decoder may look up the
-// schema that a value names, whose content its id fixes for ever.)
+// dedup. An operator chain does no I/O of its own: state comes in as bytes and goes
+// out as bytes, the only clock is the plan's batch time. (A Decoder may look up the
+// schema that a value names, whose content its id fixes for ever; and what is
+// remembered between batches may lie in a KeyStore that is not memory.)
 package operator
 
 import (

@@ -29,7 +29,7 @@ type shelf struct {
 	segments [segments]shelfSegment
 	n        int
 	queue    dueQueue
-	// popped are the entries that due has taken out since settle or undo, all of
+	// popped are the entries that Due has taken out since Settle or Undo, all of
 	// them at or before poppedTo.
 	popped   []dueEntry
 	poppedTo int64
@@ -107,8 +107,8 @@ func (g *shelfSegment) find(key []byte, hash uint32) (i int, found bool) {
 	return i, false
 }
 
-// get implements keyStore.
-func (s *shelf) get(key []byte) ([]byte, error) {
+// get implements KeyStore.
+func (s *shelf) Get(key []byte) ([]byte, error) {
 	g, hash := s.segmentOf(xxh3.Hash(key))
 	i, found := g.find(key, hash)
 	if !found {
@@ -118,8 +118,8 @@ func (s *shelf) get(key []byte) ([]byte, error) {
 	return value, nil
 }
 
-// set implements keyStore.
-func (s *shelf) set(key, value []byte, due int64) error {
+// set implements KeyStore.
+func (s *shelf) Set(key, value []byte, due int64) error {
 	h := xxh3.Hash(key)
 	g, hash := s.segmentOf(h)
 	i, found := g.find(key, hash)
@@ -233,8 +233,8 @@ func (g *shelfSegment) remove(i int) {
 	}
 }
 
-// due implements keyStore.
-func (s *shelf) due(watermark int64, f dueFunc) error {
+// due implements KeyStore.
+func (s *shelf) Due(watermark int64, f DueFunc) error {
 	s.poppedTo = max(s.poppedTo, watermark)
 	for len(s.queue) > 0 && s.queue[0].due <= watermark {
 		e := s.queue.pop()
@@ -255,7 +255,7 @@ func (s *shelf) due(watermark int64, f dueFunc) error {
 
 // dueSlots offers the keys of an entry to f; mostly it is one. left says that one
 // of them still stands under the entry.
-func (s *shelf) dueSlots(g *shelfSegment, e dueEntry, watermark int64, f dueFunc) (left, more bool, err error) {
+func (s *shelf) dueSlots(g *shelfSegment, e dueEntry, watermark int64, f DueFunc) (left, more bool, err error) {
 	hash := uint32(e.hash >> 32)
 	for i := g.home(hash); g.slots[i].place != 0; i = g.next(i) {
 		slot := &g.slots[i]
@@ -277,8 +277,8 @@ func (s *shelf) dueSlots(g *shelfSegment, e dueEntry, watermark int64, f dueFunc
 	return left, true, nil
 }
 
-// undo implements keyStore.
-func (s *shelf) undo() {
+// undo implements KeyStore.
+func (s *shelf) Undo() {
 	for _, e := range s.popped {
 		s.queue.push(e)
 	}
@@ -287,8 +287,8 @@ func (s *shelf) undo() {
 
 func (s *shelf) forgetPopped() { s.popped, s.poppedTo = emptied(s.popped), math.MinInt64 }
 
-// settle implements keyStore.
-func (s *shelf) settle() error {
+// Settle implements KeyStore. Memory does not outlast the process: meta is not kept.
+func (s *shelf) Settle([]byte) error {
 	s.forgetPopped()
 	if len(s.queue) <= 2*s.n+staleSpare {
 		return nil
@@ -304,8 +304,8 @@ func (s *shelf) settle() error {
 	return nil
 }
 
-// each implements keyStore.
-func (s *shelf) each(f func(key, value []byte) error) error {
+// each implements KeyStore.
+func (s *shelf) Each(f func(key, value []byte) error) error {
 	for at := range s.segments {
 		g := &s.segments[at]
 		for i := range g.slots {
@@ -321,8 +321,8 @@ func (s *shelf) each(f func(key, value []byte) error) error {
 	return nil
 }
 
-// bytes implements keyStore.
-func (s *shelf) bytes() int64 {
+// bytes implements KeyStore.
+func (s *shelf) Bytes() int64 {
 	n := int64(segments*64) + int64(cap(s.queue)+cap(s.popped))*16
 	for i := range s.segments {
 		n += int64(cap(s.segments[i].slots))*16 + int64(cap(s.segments[i].data))
@@ -330,11 +330,14 @@ func (s *shelf) bytes() int64 {
 	return n
 }
 
-// reset implements keyStore.
-func (s *shelf) reset() error {
-	*s = *newShelf()
-	return nil
-}
+// Reset implements KeyStore.
+func (s *shelf) Reset() { *s = *newShelf() }
+
+// Resume implements KeyStore.
+func (s *shelf) Resume() ([]byte, error) { return nil, nil }
+
+// Close implements KeyStore.
+func (s *shelf) Close() error { return nil }
 
 // dueEntry says that a key of this hash is looked at when the watermark reaches
 // a time. Keys with the same hash are told apart by their slots.

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// shelfModel is what a keyStore must come to, in the plainest way.
+// shelfModel is what a KeyStore must come to, in the plainest way.
 type shelfModel struct {
 	values map[string]string
 	due    map[string]int64
 }
 
-func (m *shelfModel) check(t *testing.T, s keyStore) {
+func (m *shelfModel) check(t *testing.T, s KeyStore) {
 	t.Helper()
 	got := map[string]string{}
-	_ = s.each(func(key, value []byte) error {
+	_ = s.Each(func(key, value []byte) error {
 		if _, twice := got[string(key)]; twice {
 			t.Fatalf("key %q is there twice", key)
 		}
@@ -31,7 +31,7 @@ func (m *shelfModel) check(t *testing.T, s keyStore) {
 		t.Fatalf("%d keys, %d were expected", len(got), len(m.values))
 	}
 	for key, want := range m.values {
-		if value, err := s.get([]byte(key)); err != nil || string(value) != want {
+		if value, err := s.Get([]byte(key)); err != nil || string(value) != want {
 			t.Fatalf("key %q has %q, %q was set (%v)", key, value, want, err)
 		}
 	}
@@ -39,10 +39,10 @@ func (m *shelfModel) check(t *testing.T, s keyStore) {
 
 // offered are the keys that the store offers at a watermark, each with the time
 // that the model has for it.
-func (m *shelfModel) offered(t *testing.T, s keyStore, watermark int64) map[string]bool {
+func (m *shelfModel) offered(t *testing.T, s KeyStore, watermark int64) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	err := s.due(watermark, func(key, value []byte) (int64, bool, error) {
+	err := s.Due(watermark, func(key, value []byte) (int64, bool, error) {
 		if m.values[string(key)] != string(value) {
 			t.Fatalf("key %q was offered with %q", key, value)
 		}
@@ -71,7 +71,7 @@ func TestAKeyStoreHoldsWhatWasSetAndOffersWhatIsDue(t *testing.T) {
 			key := fmt.Sprint("key ", rng.IntN(3000))
 			value := string(bytes.Repeat([]byte{byte('a' + rng.IntN(26))}, rng.IntN(40)))
 			due := watermark + 1 + rng.Int64N(1000)
-			if err := s.set([]byte(key), []byte(value), due); err != nil {
+			if err := s.Set([]byte(key), []byte(value), due); err != nil {
 				t.Fatal(err)
 			}
 			if m.values[key], m.due[key] = value, due; value == "" {
@@ -79,13 +79,13 @@ func TestAKeyStoreHoldsWhatWasSetAndOffersWhatIsDue(t *testing.T) {
 				delete(m.due, key)
 			}
 		}
-		if err := s.settle(); err != nil {
+		if err := s.Settle(nil); err != nil {
 			t.Fatal(err)
 		}
 		watermark += rng.Int64N(100)
 		before := m.offered(t, s, watermark)
 		if rng.IntN(3) == 0 { // the batch is run again
-			s.undo()
+			s.Undo()
 			again := m.offered(t, s, watermark)
 			for key := range before {
 				if m.due[key] <= watermark && !again[key] {
@@ -97,18 +97,18 @@ func TestAKeyStoreHoldsWhatWasSetAndOffersWhatIsDue(t *testing.T) {
 			if due <= watermark {
 				delete(m.values, key)
 				delete(m.due, key)
-				if err := s.set([]byte(key), nil, 0); err != nil {
+				if err := s.Set([]byte(key), nil, 0); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if err := s.settle(); err != nil {
+		if err := s.Settle(nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.check(t, s)
 	for key := range m.values {
-		_ = s.set([]byte(key), nil, 0)
+		_ = s.Set([]byte(key), nil, 0)
 	}
 	m.values = map[string]string{}
 	m.check(t, s)
@@ -120,19 +120,19 @@ func TestTheQueueOfAShelfDoesNotGrowWithChangesNorWithBatchesThatAreRunAgain(t *
 	for round := range int64(200) {
 		for i := range keys {
 			// Each earlier than before: the key is put into the queue again.
-			if err := s.set(fmt.Append(nil, i), fmt.Append(nil, round), 1_000_000-round); err != nil {
+			if err := s.Set(fmt.Append(nil, i), fmt.Append(nil, round), 1_000_000-round); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.undo()
-		if err := s.settle(); err != nil {
+		s.Undo()
+		if err := s.Settle(nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(s.queue); n > 3*keys+staleSpare {
 		t.Errorf("%d entries for %d keys", n, keys)
 	}
-	if n := s.bytes(); n > 400_000 {
+	if n := s.Bytes(); n > 400_000 {
 		t.Errorf("%d keys of a few bytes take %d bytes", keys, n)
 	}
 }

@@ -88,7 +88,7 @@ func TestMemoryOfExpiredKeysIsGivenBack(t *testing.T) {
 	}
 	d := tr.State()[0].(*dedup)
 	empty := d.Bytes()
-	d.begin(now)
+	mustBegin(t, d, now)
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i := range 200_000 {
 		d.add(&rowKey{key: key{rng.Uint64(), rng.Uint64()}, uuid: i%2 == 0}, nil, now)
@@ -98,7 +98,7 @@ func TestMemoryOfExpiredKeysIsGivenBack(t *testing.T) {
 		t.Fatalf("%d keys", d.Keys())
 	}
 	for i := range 100 {
-		d.begin(now + minutes(60) + int64(i))
+		mustBegin(t, d, now+minutes(60)+int64(i))
 	}
 	if d.Keys() != 0 || len(d.counts) != 0 || d.Bytes() > empty+full/4 {
 		t.Errorf("%d keys, %d bytes of %d (empty: %d)", d.Keys(), d.Bytes(), full, empty)
@@ -115,7 +115,7 @@ func TestSteadyStreamsUseBoundedMemory(t *testing.T) {
 	var most int64
 	for b := range 300 {
 		when := now + minutes(float64(b))
-		d.begin(when - minutes(10))
+		mustBegin(t, d, when-minutes(10))
 		for range 2000 {
 			d.add(&rowKey{key: key{rng.Uint64(), rng.Uint64()}, uuid: true}, nil, when)
 		}
@@ -158,7 +158,7 @@ func BenchmarkDedup(b *testing.B) {
 	for b.Loop() {
 		d := tr.State()[0].(*dedup)
 		d.Reset()
-		d.begin(now)
+		mustBegin(b, d, now)
 		rng := rand.New(rand.NewPCG(7, 7))
 		var longest, add, look, load time.Duration
 		step := func(f func(k *rowKey)) (total time.Duration) {
@@ -201,11 +201,11 @@ func BenchmarkDedup(b *testing.B) {
 		}
 		load = threadTime(b) - start
 		// Everything expires: how long are the sweeps?
-		d.begin(now)
+		mustBegin(b, d, now)
 		var sweep time.Duration
 		for i := 0; d.Keys() > 0 || len(d.counts) > 0; i++ {
 			start := threadTime(b)
-			d.begin(now + minutes(60))
+			mustBegin(b, d, now+minutes(60))
 			sweep = max(sweep, threadTime(b)-start)
 		}
 		b.ReportMetric(float64(add.Nanoseconds())/float64(n), "ns/add")

@@ -59,6 +59,7 @@ func (l *loader) checkQuery(p *Pipeline, i int) {
 	key := fmt.Sprintf("queries[%d]", i)
 	l.checkFrom(q, key+".from")
 	l.checkCare(q, key)
+	l.checkState(q, key)
 	l.checkTrigger(q, key+".trigger")
 	l.checkParse(q, key)
 	l.checkWatermark(q, key)

@@ -60,6 +60,7 @@ func (s *SSE) setDefaults() {
 func (q *Query) setDefaults() {
 	q.OnLostCheckpoint = OnLostAdopt
 	q.Care.setDefaults()
+	q.State.setDefaults()
 }
 
 func (k *KafkaSource) setDefaults() {

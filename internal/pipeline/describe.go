@@ -57,6 +57,11 @@ var descriptions = map[string]string{
 	"Store.sse":             "Server-side encryption to ask for with every write. Default: what the bucket does by itself.",
 	"Store.kmsKeyId":        "KMS key of `aws:kms`. Default: the account's own.",
 
+	"State.store":      "`memory`, or `pebble`: a database in a local folder, for state that is larger than memory. The checkpoint holds the state in the same form with both, so a query may change from one to the other.",
+	"State.cacheBytes": "`pebble`: bounds the memory of blocks and memtables.",
+	"State.folder":     "`pebble`: a local folder to work in; each query has a folder of its own in it. It is scratch: it may be lost at any time. Default: `pebble` in the query's checkpoint, or in the user's cache folder where the checkpoint is in an object store.",
+	"State.partBytes":  "A snapshot of state that is larger is written in parts of this size. It bounds the memory of writing and loading one.",
+
 	"AssumeRole.roleArn":     "ARN of the role.",
 	"AssumeRole.externalId":  "External id that the role's trust policy asks for; a secret.",
 	"AssumeRole.sessionName": "Name of the session in the account's logs. Default: `weir`.",
@@ -131,6 +136,7 @@ var descriptions = map[string]string{
 	"Query.from":                          "The source.",
 	"Query.trigger":                       "When a batch is planned. Default: the next one as soon as there is something new.",
 	"Query.onLostCheckpoint":              "What to do when the checkpoint is gone but the table remembers the query: `adopt` the table's marker (exact), `fail`, or `restart` from startingOffsets (duplicates; warned about).",
+	"Query.state":                         "Where the query keeps what it remembers between batches. See [state.md](state.md).",
 	"Query.checkpointLocation":            "Folder of this query's checkpoint. Default: the query's name in the pipeline's checkpointLocation. May be on S3.",
 	"Query.parse":                         "Turn the record's value into columns. Without it records are stored as they came. Needs `deadLetter`.",
 	"Query.filter":                        "Condition on the declared columns; rows that do not meet it are counted as filtered.",

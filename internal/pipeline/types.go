@@ -137,6 +137,7 @@ type Query struct {
 	DeadLetter *DeadLetter   `yaml:"deadLetter"`
 	To         To            `yaml:"to" weir:"required"`
 	Care       Care          `yaml:"care"`
+	State      State         `yaml:"state"`
 
 	// inherited are the columns of the table that is read, where they are typed.
 	inherited []Column

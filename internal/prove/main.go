@@ -96,7 +96,7 @@ func (o *Options) nonce() string { return clock.Nonce()[:8] }
 
 // List is every scenario, in the order in which they run.
 func List() []Scenario {
-	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), cares(), sessions(), golds(),
+	return slices.Concat([]Scenario{reference()}, checkpoints(), ingestKills(), crashPoints(), cares(), sessions(), states(), golds(),
 		foreachBatches(), instances(), brokerFaults(), storeFaults(), catalogs(), outside(), deltas(), upserts(),
 		foreignHands(), limits(), memoryLimits(), clockJumps(), lates(), erases(), rebuilds(), storms())
 }

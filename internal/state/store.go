@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/fault"
@@ -71,7 +72,11 @@ func (s *Store) Save(ctx context.Context, queryID string, op operator.Stateful, 
 			return marker.StateFile{}, err
 		}
 	}
-	return s.write(ctx, &h, payload)
+	f, err := s.write(ctx, &h, payload)
+	if r, ok := op.(operator.Resumer); ok && err == nil {
+		r.Saved(operator.Version{Path: f.Path, SHA256: f.SHA256})
+	}
+	return f, err
 }
 
 // delta packs what the batch changed and fills the header in; nil where a
@@ -179,23 +184,51 @@ func (s *Store) write(ctx context.Context, h *header, payload []byte) (marker.St
 }
 
 // Load makes the operator's state that of tip: back to the chain's snapshot,
-// every file checked, then forward. On an error the operator is empty.
+// every file checked, then forward. An operator whose memory has outlasted the
+// process, and is a version of the chain, is given the deltas after that one only.
+// On an error the operator is empty.
 func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, tip marker.StateFile) error {
 	op.Reset()
 	chain, err := s.chain(ctx, queryID, op.Name(), reference{tip.Path, tip.SHA256})
 	if err != nil {
 		return err
 	}
-	for i := len(chain) - 1; i >= 0; i-- {
-		l := chain[i]
-		if err := s.apply(ctx, op, l); err != nil {
-			op.Reset()
-			return err
-		}
-		l.payload = nil
+	if err := s.forward(ctx, op, chain); err != nil {
+		op.Reset()
+		return err
 	}
 	for _, l := range chain {
 		s.sound[l.path] = l.header
+	}
+	return nil
+}
+
+// forward brings the operator from where it stands in the chain to its tip.
+func (s *Store) forward(ctx context.Context, op operator.Stateful, chain []*link) error {
+	resumer, resumes := op.(operator.Resumer)
+	left := len(chain)
+	if resumes {
+		at, err := resumer.Resume()
+		if err != nil {
+			return fmt.Errorf("take up the state of %s: %w", op.Name(), err)
+		}
+		if i := slices.IndexFunc(chain, func(l *link) bool { return operator.Version{Path: l.path, SHA256: l.sha256} == at }); i >= 0 {
+			left = i
+		} else {
+			op.Reset()
+		}
+	}
+	for i := left - 1; i >= 0; i-- {
+		if err := s.apply(ctx, op, chain[i]); err != nil {
+			return err
+		}
+		chain[i].payload = nil
+	}
+	if !resumes {
+		return nil
+	}
+	if err := resumer.Loaded(operator.Version{Path: chain[0].path, SHA256: chain[0].sha256}); err != nil {
+		return fmt.Errorf("take up the state of %s: %w", op.Name(), err)
 	}
 	return nil
 }
@@ -235,6 +268,7 @@ func (s *Store) apply(ctx context.Context, op operator.Stateful, l *link) error 
 // link is one file of a chain.
 type link struct {
 	path    string
+	sha256  string
 	header  *header
 	payload []byte
 }
@@ -253,7 +287,7 @@ func (s *Store) chain(ctx context.Context, queryID, op string, f reference) ([]*
 				return nil, damaged(f.path, "version %d with %d deltas is no parent of version %d with %d", h.Version, h.Deltas, child.Version, child.Deltas)
 			}
 		}
-		chain = append(chain, &link{f.path, h, payload})
+		chain = append(chain, &link{f.path, f.sha256, h, payload})
 		if h.Kind == kindSnapshot {
 			if h.Deltas != 0 {
 				return nil, damaged(f.path, "a snapshot with %d deltas", h.Deltas)
