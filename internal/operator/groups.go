@@ -571,7 +571,7 @@ func (s *groups) RebuildFurther(from int64, w marker.Watermark) (int64, bool) {
 		return from, false
 	}
 	further := false
-	_ = s.eachKey(func(_, packed []byte) error {
+	err := s.eachKey(func(_, packed []byte) error {
 		list, err := s.unpack(packed)
 		for i := range list {
 			g := &list[i]
@@ -582,7 +582,12 @@ func (s *groups) RebuildFurther(from int64, w marker.Watermark) (int64, bool) {
 		}
 		return err
 	})
-	if !further {
+	switch {
+	case further:
+	case err != nil:
+		s.broken = err // the first batch says so
+		return from, false
+	default:
 		return from, false
 	}
 	span := w.Micros - from
@@ -632,7 +637,9 @@ func conform(rec arrow.RecordBatch, to *arrow.Schema, want []string) (arrow.Reco
 
 // FinishRebuild implements Stateful.
 func (s *groups) FinishRebuild(w marker.Watermark) {
-	_, _ = s.close(w.Micros)
+	if _, err := s.close(w.Micros); err != nil {
+		s.broken = err // the first batch says so
+	}
 	_ = s.settleUnnamed()
 }
 

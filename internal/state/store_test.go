@@ -84,6 +84,23 @@ func (s *stream) docs(n int) []string {
 
 func (s *stream) run(docs []string) {
 	s.t.Helper()
+	drop := func(_ string, rec arrow.RecordBatch) error { rec.Release(); return nil }
+	s.id++
+	if err := s.tr.Begin(operator.Env{BatchID: s.id, BatchTimeMicros: s.when, Watermark: s.mark}); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.tr.Process(kafkaRecord(docs), drop); err != nil {
+		s.t.Fatal(err)
+	}
+	res, err := s.tr.Finish(drop)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.mark = res.Watermark
+}
+
+// kafkaRecord are documents as they come from Kafka.
+func kafkaRecord(docs []string) arrow.RecordBatch {
 	b := array.NewRecordBuilder(memory.DefaultAllocator, batch.KafkaSchema)
 	defer b.Release()
 	for i, d := range docs {
@@ -98,19 +115,7 @@ func (s *stream) run(docs []string) {
 		b.Field(batch.ColIngestedAt).(*array.TimestampBuilder).Append(0)
 		b.Field(batch.ColTopicID).AppendNull()
 	}
-	drop := func(_ string, rec arrow.RecordBatch) error { rec.Release(); return nil }
-	s.id++
-	if err := s.tr.Begin(operator.Env{BatchID: s.id, BatchTimeMicros: s.when, Watermark: s.mark}); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.tr.Process(b.NewRecordBatch(), drop); err != nil {
-		s.t.Fatal(err)
-	}
-	res, err := s.tr.Finish(drop)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.mark = res.Watermark
+	return b.NewRecordBatch()
 }
 
 // save saves the batch that was run last.
