@@ -100,7 +100,7 @@ var mutants = []mutant{
 	{
 		rule: "every try of a commit reads the marker again: it may have landed",
 		file: "internal/sink/iceberg/commit.go", from: "found, err := c.judge(t)\n", to: "var found *marker.Marker\n",
-		pkg: "internal/sim", run: random,
+		pkg: "internal/sim", run: random, args: []string{"-sim.schedules", "400"},
 	},
 	{
 		rule: "offsets decide whether a batch follows, not its id alone",
@@ -140,7 +140,7 @@ var mutants = []mutant{
 	{
 		rule: "the consumer never resets an offset by itself",
 		file: "internal/source/kafka/reader.go", from: "kgo.ConsumeResetOffset(kgo.NoResetOffset())", to: "kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd())",
-		pkg: "internal/sim", run: broker,
+		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "200"},
 	},
 	{
 		rule: "records of aborted transactions do not count",
@@ -160,7 +160,7 @@ var mutants = []mutant{
 	{
 		rule: "a plan ends at the last stable offset, before what may still be aborted",
 		file: "internal/source/kafka/admin.go", from: "s.list(ctx, \"list last stable offsets\", 1,", to: "s.list(ctx, \"list last stable offsets\", 0,",
-		pkg: "internal/sim", run: broker,
+		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "200"},
 	},
 	{
 		rule: "a range is at its end only where a probe finds no record in it",
@@ -175,7 +175,7 @@ var mutants = []mutant{
 	{
 		rule: "an error of a fetch is settled by what the log holds, not by the error",
 		file: "internal/source/kafka/read.go", from: "\treturn rd.rebuild(ctx)\n}\n\n// place", to: "\treturn nil\n}\n\n// place",
-		pkg: "internal/sim", run: broker,
+		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "200"},
 	},
 	{
 		rule: "a partition's leader epoch that moved is compared before more is planned",
