@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/pipeline"
 )
 
 func TestARecordIsAsOldAsTheFirstSightingThatHoldsIt(t *testing.T) {
@@ -207,7 +208,7 @@ func TestTheHistoryIsHeldAgainstItsFirstStretch(t *testing.T) {
 
 func TestThePipelineFilesAreAccepted(t *testing.T) {
 	for _, s := range []setup{
-		{Topic: "a", MaxOffsets: 5}, {Topic: "b", MaxOffsets: 5, Silver: true, Trigger: 50 * time.Millisecond}, {Topic: "c", URL: "http://localhost:1/x"},
+		{Topic: "a", MaxOffsets: 5}, {Topic: "b", MaxOffsets: 5, Silver: true, Trigger: 50 * time.Millisecond}, {Topic: "d", MaxOffsets: 5, Silver: true, Store: pipeline.StatePebble}, {Topic: "c", URL: "http://localhost:1/x"},
 	} {
 		s.Dir, s.Brokers = filepath.Join(t.TempDir(), "it's ${x}"), []string{"127.0.0.1:1", "127.0.0.1:2"}
 		if _, err := s.write(); err != nil {

@@ -27,6 +27,8 @@ type setup struct {
 	MaxOffsets int64
 	Trigger    time.Duration
 	Silver     bool
+	// Store is where silver keeps its state: memory or pebble; empty is the default.
+	Store string
 	// URL, where set, makes a file of ingestion only.
 	URL string
 }
@@ -83,7 +85,8 @@ kafka:
         - {name: kafka_partition, source: partition, type: int}
         - {name: kafka_offset, source: offset, type: long}
         - {name: processed_at, source: batchTime, type: timestamptz}
-    filter: "type IN ('edit','new')"
+{{if .Store}}    state: {store: {{.Store}}}
+{{end}}    filter: "type IN ('edit','new')"
     watermark: {column: event_time, delay: 10m, maxFutureSkew: 1h}
     dropDuplicatesWithinWatermark: [event_id]
     deadLetter: {table: silver.edits_dead_letter}

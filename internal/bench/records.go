@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/pipeline"
 	"github.com/weirlake/weir/internal/replay"
 )
 
@@ -35,6 +36,7 @@ const (
 	largeLimit = "large/limit"
 	// largeVariants are how many different large records there are.
 	largeVariants = 16
+	idsPebble     = "ids-pebble"
 )
 
 // valueOf appends the value and gives the key of record n.
@@ -232,14 +234,24 @@ func (b *bench) largeLimit(values [][]byte, rows int64) (Result, error) {
 	return Result{Name: largeLimit, Rows: rows, RowsPerSecond: round(float64(rows) / took), Seconds: round(took)}, nil
 }
 
-// ids measures the state of dedup: --rows times ten ids that all stay in it, and
-// what a process that is killed with them needs to the next commit.
+// ids measures the state of dedup, in memory and on Pebble: --rows times ten ids
+// that all stay in it, and what a process that is killed with them needs to the next
+// commit.
 func (b *bench) ids(ctx context.Context) ([]Result, error) {
+	inMemory, err := b.idsIn(ctx, IDs, "")
+	if err != nil {
+		return nil, err
+	}
+	onPebble, err := b.idsIn(ctx, idsPebble, pipeline.StatePebble)
+	return append(inMemory, onPebble...), err
+}
+
+func (b *bench) idsIn(ctx context.Context, name, store string) ([]Result, error) {
 	state := smallFactor * b.o.Rows
 	// What is left after the state is complete: a few batches for each kill.
 	rest := int64(2+3*b.o.Kills) * b.o.MaxOffsets
-	b.say("ids: %d ids into bronze and silver, %d more for %d kills", state, rest, b.o.Kills)
-	return b.each(ctx, IDs, func(run int) ([]Result, error) {
+	b.say("%s: %d ids into bronze and silver, %d more for %d kills", name, state, rest, b.o.Kills)
+	return b.each(ctx, name, func(run int) ([]Result, error) {
 		topic, err := b.topic(ctx, IDs)
 		if err != nil {
 			return nil, err
@@ -250,8 +262,9 @@ func (b *bench) ids(ctx context.Context) ([]Result, error) {
 			return nil, err
 		}
 		s := b.setup(topic, true)
+		s.Store = store
 		defer b.discard(s)
-		out, err := b.work(ctx, IDs, s, state, map[string]int64{bronzeTable: state, silverTable: state})
+		out, err := b.work(ctx, name, s, state, map[string]int64{bronzeTable: state, silverTable: state})
 		if err != nil {
 			return nil, err
 		}
@@ -265,6 +278,6 @@ func (b *bench) ids(ctx context.Context) ([]Result, error) {
 		if len(k.took[0]) == 0 {
 			return nil, errBacklogGone
 		}
-		return append(out, timings(IDs+"/"+Recovery, k.took, k.peak)...), nil
+		return append(out, timings(name+"/"+Recovery, k.took, k.peak)...), nil
 	})
 }

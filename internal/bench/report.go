@@ -80,6 +80,8 @@ var targets = map[string]target{
 	"ids":                           {rss: 500},
 	"ids/recovery/bronze":           {p95: 1},
 	"ids/recovery/silver":           {p95: 1},
+	"ids-pebble":                    {rss: 500},
+	"ids-pebble/recovery/silver":    {p95: 1},
 }
 
 // judge compares with the target.
