@@ -174,7 +174,13 @@ func (s *groups) Saved(v Version) { s.version.next = v }
 
 func (s *groups) keepIn(store KeyStore) { s.rest = store }
 
-func (s *groups) release() error { return s.rest.Close() }
+func (s *groups) release() error {
+	if _, ok := s.rest.(*shelf); ok {
+		return nil
+	}
+	s.Reset()
+	return s.rest.Close()
+}
 
 func (s *groups) forgetChanged() {
 	if len(s.changed) > changedKept {

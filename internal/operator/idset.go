@@ -345,8 +345,10 @@ func (d *dedup) keepIn(store KeyStore) {
 }
 
 func (d *dedup) release() error {
-	if s, ok := d.ids.(*storedIDs); ok {
-		return s.store.Close()
+	s, ok := d.ids.(*storedIDs)
+	if !ok {
+		return nil
 	}
-	return nil
+	d.Reset()
+	return s.store.Close()
 }

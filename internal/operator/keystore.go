@@ -72,13 +72,12 @@ func KeepIn(t Transform, store func(operatorName string) KeyStore) {
 	}
 }
 
-// Release lets go of the files and locks of a transform's memory. Afterwards it is
-// as after a Reset.
+// Release lets go of the files and locks of a transform's memory. What lies in them
+// is afterwards as after a Reset.
 func Release(t Transform) error {
 	var errs []error
 	for _, op := range t.State() {
 		if k, ok := op.(interface{ release() error }); ok {
-			op.Reset()
 			errs = append(errs, k.release())
 		}
 	}
