@@ -170,7 +170,7 @@ func (b *bench) plainMarts(ctx context.Context, g *gold.Graph, t *table.Table) (
 	defer func() { _ = s.Close() }()
 	statements := []string{
 		"CREATE SCHEMA silver", "CREATE SCHEMA gold",
-		"CREATE VIEW silver.edits AS SELECT * FROM read_parquet([" + strings.Join(paths, ", ") + "])",
+		"CREATE VIEW silver.edits AS FROM read_parquet([" + strings.Join(paths, ", ") + "])",
 		`CREATE VIEW silver.editor_sessions AS SELECT NULL::VARCHAR AS "user" WHERE false`,
 	}
 	for _, m := range g.Order {

@@ -155,7 +155,7 @@ func (s *groups) Resume() (Version, error) {
 	var m groupsMeta
 	if json.Unmarshal(b, &m) != nil || m.Layout != s.g.layout() || m.Version == (Version{}) {
 		s.Reset()
-		return Version{}, nil
+		return Version{}, nil //nolint:nilerr // what cannot be read is not taken up
 	}
 	s.watermark, s.watermarkBefore = m.Watermark, m.Watermark
 	s.sizes, s.sizesBefore = m.Sizes, m.Sizes

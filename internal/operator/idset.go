@@ -256,11 +256,10 @@ func (s *storedIDs) each(f func(isID bool, k key, id []byte, at int64) error) er
 		return err
 	}
 	return s.store.Each(func(b, value []byte) error {
-		k, id := key{}, b[1:]
+		id := b[1:]
+		k := hashID(id)
 		if b[0] == tagUUID {
 			k, id = key{binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:])}, nil
-		} else {
-			k = hashID(id)
 		}
 		if s.fresh.get(b[0] == tagUUID, k, id) != vacant {
 			return nil
@@ -317,7 +316,7 @@ func (d *dedup) Resume() (Version, error) {
 	var m dedupMeta
 	if json.Unmarshal(b, &m) != nil || m.Width != d.width || m.Version == (Version{}) {
 		d.Reset()
-		return Version{}, nil
+		return Version{}, nil //nolint:nilerr // what cannot be read is not taken up
 	}
 	d.advance(m.Watermark)
 	if m.Counts != nil {

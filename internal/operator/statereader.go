@@ -7,17 +7,16 @@ import (
 	"io"
 )
 
-// SnapshotWriter is a Stateful whose snapshot need not be in memory at once, and
-// SnapshotReader one that reads it so: sizeBytes in all, after a Reset. An error of
-// the reader is given back as it is.
-type (
-	SnapshotWriter interface {
-		WriteSnapshot(w io.Writer) error
-	}
-	SnapshotReader interface {
-		ReadSnapshot(r io.Reader, sizeBytes int64) error
-	}
-)
+// SnapshotWriter is a Stateful whose snapshot need not be in memory at once.
+type SnapshotWriter interface {
+	WriteSnapshot(w io.Writer) error
+}
+
+// SnapshotReader is one that reads it so: sizeBytes in all, after a Reset. An error
+// of the reader is given back as it is.
+type SnapshotReader interface {
+	ReadSnapshot(r io.Reader, sizeBytes int64) error
+}
 
 // stateReader reads an encoded state piece by piece. Bytes that it gives are valid
 // until the next call.

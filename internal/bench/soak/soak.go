@@ -124,7 +124,7 @@ func (s *stretch) run(ctx context.Context) (err error) {
 	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		_ = cmd.Process.Kill()
-		_ = <-ended
+		<-ended
 	}()
 	gone := func() bool {
 		select {
