@@ -247,13 +247,13 @@ func TestAStalledConnectionIsGivenUpAndCommentsAreLifeSigns(t *testing.T) {
 		for range 12 {
 			_, _ = w.Write([]byte(":\n\n"))
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(25 * time.Millisecond)
+			time.Sleep(150 * time.Millisecond) // longer in sum than the time-out
 		}
 		_, _ = w.Write([]byte("id: 2\ndata: b\n\n"))
 	}
 	noHeaders := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	k := &taker{}
-	_, c, err := run(t, Config{IdleTimeout: 150 * time.Millisecond}, nil, k, stall, noHeaders, alive)
+	_, c, err := run(t, Config{IdleTimeout: time.Second}, nil, k, stall, noHeaders, alive)
 	if err != nil {
 		t.Fatal(err)
 	}
