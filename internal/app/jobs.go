@@ -197,7 +197,7 @@ func command(ctx context.Context, line string) (string, error) {
 // checkOptions are those of a run over the pipeline's tables.
 func (a *App) checkOptions(list []pipeline.Check, book *check.Book, runID string) check.Options {
 	o := check.Options{
-		Catalog: a.Catalog, Clock: a.opts.Clock, Checks: list, Book: book, RunID: runID,
+		Catalog: a.Catalog, Clock: a.opts.Clock, Checks: list, Book: book, RunID: runID, MemoryLimit: pipeline.DefaultDuckMemory,
 		Gapless: func(topic string) bool {
 			fed := false
 			for _, in := range a.P.Ingest {
@@ -212,7 +212,7 @@ func (a *App) checkOptions(list []pipeline.Check, book *check.Book, runID string
 		},
 	}
 	if a.P.Gold != nil {
-		o.GoldSchema = a.P.Gold.Schema
+		o.GoldSchema, o.MemoryLimit = a.P.Gold.Schema, a.P.Gold.MemoryLimit
 	}
 	if a.P.Kafka != nil {
 		o.Ends = a.topicEnds

@@ -74,6 +74,8 @@ type Options struct {
 	Gapless func(topic string) bool
 	// GoldSchema is the namespace of gold, empty where there is none.
 	GoldSchema string
+	// MemoryLimit bounds DuckDB; empty leaves it its own choice.
+	MemoryLimit string
 	// Book keeps the results; nil keeps none.
 	Book *Book
 	// RunID names the run; empty makes a new one.
@@ -134,7 +136,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 }
 
 func (r *runner) open(ctx context.Context) (err error) {
-	if r.session, err = duck.Open(ctx, duck.Options{}); err != nil {
+	if r.session, err = duck.Open(ctx, duck.Options{MemoryLimit: r.MemoryLimit}); err != nil {
 		return err
 	}
 	if r.shelf, err = duck.NewShelf(ctx, r.session, r.Catalog, duck.AsOf{}); err != nil {

@@ -17,7 +17,7 @@ var jobDescriptions = map[string]string{
 	"Gold.database":    "A DuckDB file that gets a copy of the published tables after each run. Default: none.",
 	"Gold.vars":        "Variables of the models, over those of `dbt_project.yml`.",
 	"Gold.threads":     "Threads of DuckDB. Default: one per core.",
-	"Gold.memoryLimit": "Memory of DuckDB, such as `2GB`; it spills to disk beyond. Default: most of the machine's.",
+	"Gold.memoryLimit": "Memory of DuckDB, such as `2GB`; it spills to disk beyond. Checks have the same.",
 
 	"Check.name":           "Name of the check.",
 	"Check.table":          "The table. Not needed by `reconciliation` and `sql`, which name theirs.",

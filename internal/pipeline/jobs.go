@@ -161,7 +161,10 @@ type Alerts struct {
 
 // Defaults of jobs.
 const (
-	DefaultGoldSchema  = "gold"
+	DefaultGoldSchema = "gold"
+	// DefaultDuckMemory bounds DuckDB in gold and in checks, which run beside the
+	// streams; it spills to disk beyond.
+	DefaultDuckMemory  = "1GB"
 	DefaultMinInterval = 10 * time.Second
 	DefaultBackOff     = 5 * time.Second
 	DefaultJobTimeout  = 30 * time.Minute
@@ -170,7 +173,7 @@ const (
 	DefaultChecksTable = "ops.checks"
 )
 
-func (g *Gold) setDefaults()  { g.Schema = DefaultGoldSchema }
+func (g *Gold) setDefaults()  { g.Schema, g.MemoryLimit = DefaultGoldSchema, DefaultDuckMemory }
 func (c *Check) setDefaults() { c.Severity = SeverityError }
 func (j *Job) setDefaults() {
 	j.CatchUp, j.MinInterval, j.BackOff, j.Timeout = CatchUpOnce, DefaultMinInterval, DefaultBackOff, DefaultJobTimeout
