@@ -279,7 +279,7 @@ kafka: {{bootstrapServers: ["{address}"]}}
 queries:
   - name: bronze
     from: {{kafka: {{topics: [{TOPIC}], startingOffsets: earliest, maxOffsetsPerTrigger: {size}}}}}
-    trigger: {{processingTime: 1s}}
+    trigger: {{processingTime: 0s}}
     to: {{iceberg: {{table: bronze.events, partitionBy: ["day(timestamp)"]}}}}
 status: {{listen: none}}
 """)
