@@ -46,7 +46,7 @@ func (b *bench) backlogs(ctx context.Context, name string) ([]Result, error) {
 			return nil, err
 		}
 		got, err := b.each(ctx, name+"/"+codec, func(int) ([]Result, error) {
-			return b.backlog(ctx, name+"/"+codec, topic, b.o.Rows, b.setup(topic, name == Silver))
+			return one(b.backlog(ctx, name+"/"+codec, topic, b.o.Rows, b.setup(topic, name == Silver)))
 		})
 		b.dropTopic(ctx, topic)
 		if err != nil {
@@ -58,13 +58,13 @@ func (b *bench) backlogs(ctx context.Context, name string) ([]Result, error) {
 }
 
 // backlog works the topic off once, in a folder of its own.
-func (b *bench) backlog(ctx context.Context, name, topic string, rows int64, s setup) ([]Result, error) {
+func (b *bench) backlog(ctx context.Context, name, topic string, rows int64, s setup) (Result, error) {
 	defer b.discard(s)
 	want := map[string]int64{bronzeTable: rows}
 	if s.Silver {
 		gen, err := replay.NewGenerator(replay.GeneratorConfig{Seed: b.o.Seed})
 		if err != nil {
-			return nil, err
+			return Result{}, err
 		}
 		want[silverTable] = gen.Counts(rows).EditNew
 	}
@@ -73,26 +73,26 @@ func (b *bench) backlog(ctx context.Context, name, topic string, rows int64, s s
 
 // work works off the rows that the pipeline has before it, and counts the tables
 // afterwards.
-func (b *bench) work(ctx context.Context, name string, s setup, rows int64, want map[string]int64) ([]Result, error) {
+func (b *bench) work(ctx context.Context, name string, s setup, rows int64, want map[string]int64) (Result, error) {
 	file, err := s.write()
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	m := b.meter()
 	c, err := b.start(name, "run", file, "--once", "--output", "json")
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	if err := c.wait(ctx); err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	brokerCPU, others := m.read(c.userAndSys)
 	lines, err := progressLines(c.out)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	if err := b.complete(ctx, s, want); err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	million := float64(rows) / 1e6
 	r := Result{
@@ -105,7 +105,7 @@ func (b *bench) work(ctx context.Context, name string, s setup, rows int64, want
 		last = Silver
 	}
 	r.RowsPerSecond = round(steady(lines, last, rows))
-	return []Result{r}, nil
+	return r, nil
 }
 
 // steady is the rate between the first commit of bronze and the last commit of

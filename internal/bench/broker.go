@@ -149,14 +149,23 @@ func (b *bench) dropTopic(ctx context.Context, name string) {
 	_, _ = b.kafka.admin.DeleteTopic(ctx, name)
 }
 
-// ends sums the topic's end offsets.
-func (b *bench) ends(ctx context.Context, topic string) (int64, error) {
+// endOffsets lists where the topic's partitions end.
+func (b *bench) endOffsets(ctx context.Context, topic string) (kadm.ListedOffsets, error) {
 	offsets, err := b.kafka.admin.ListEndOffsets(ctx, topic)
 	if err == nil {
 		err = offsets.Error()
 	}
 	if err != nil {
-		return 0, failure.Wrap(failure.Unreachable, err, "list the end of topic %s", topic)
+		return nil, failure.Wrap(failure.Unreachable, err, "list the end of topic %s", topic)
+	}
+	return offsets, nil
+}
+
+// ends sums the topic's end offsets.
+func (b *bench) ends(ctx context.Context, topic string) (int64, error) {
+	offsets, err := b.endOffsets(ctx, topic)
+	if err != nil {
+		return 0, err
 	}
 	var n int64
 	offsets.Each(func(o kadm.ListedOffset) { n += o.Offset })

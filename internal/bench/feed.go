@@ -33,6 +33,8 @@ type feed struct {
 	topic  string
 	parts  int64
 	slab   []byte
+	// write appends the value of record n: an event, where nothing else is set.
+	write appendValue
 
 	mu     sync.Mutex
 	failed error
@@ -41,6 +43,9 @@ type feed struct {
 	base []int64
 	keep bool
 }
+
+// appendValue appends the value of record n to dst.
+type appendValue func(dst []byte, n int64) []byte
 
 // stamp is when a record was appended, as its timestamp says, and when its
 // event happened, in milliseconds.
@@ -73,28 +78,27 @@ func (b *bench) newFeed(topic, compression string, live bool, c replay.Generator
 	if err != nil {
 		return nil, failure.Wrap(failure.Config, err, "make a Kafka producer")
 	}
-	return &feed{gen: gen, cursor: gen.Cursor(), client: client, topic: topic, parts: int64(b.o.Partitions), keep: live,
+	cursor := gen.Cursor()
+	return &feed{gen: gen, cursor: cursor, write: cursor.Append, client: client, topic: topic, parts: int64(b.o.Partitions), keep: live,
 		sent: make([][]stamp, b.o.Partitions), base: make([]int64, b.o.Partitions)}, nil
 }
 
-// produce publishes event n. It may wait for earlier ones.
+// produce publishes record n. It may wait for earlier ones.
 func (f *feed) produce(ctx context.Context, n int64) {
 	if cap(f.slab)-len(f.slab) < 8<<10 {
 		f.slab = make([]byte, 0, slabBytes)
 	}
 	at := len(f.slab)
-	f.slab = f.cursor.Append(f.slab, n)
+	f.slab = f.write(f.slab, n)
 	value := f.slab[at:len(f.slab):len(f.slab)]
+	if cap(f.slab) > slabBytes {
+		f.slab = nil // a large value has brought memory of its own
+	}
 	rec := &kgo.Record{Value: value, Key: eventID(value), Partition: int32(n % f.parts)}
 	event := int64(0)
 	if f.keep {
 		event, _ = f.cursor.Position(n)
 	}
-	f.send(ctx, rec, event)
-}
-
-// send publishes a record, and keeps its times where they are kept.
-func (f *feed) send(ctx context.Context, rec *kgo.Record, event int64) {
 	f.client.Produce(ctx, rec, func(r *kgo.Record, err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -154,13 +158,22 @@ func eventID(value []byte) []byte {
 
 // preload fills a topic with rows events.
 func (b *bench) preload(ctx context.Context, topic, compression string, rows int64) error {
-	f, err := b.newFeed(topic, compression, false, replay.GeneratorConfig{})
+	return b.fill(ctx, topic, compression, 0, rows, nil)
+}
+
+// fill publishes rows records from number from on: what write gives, events where it
+// is nil.
+func (b *bench) fill(ctx context.Context, topic, compression string, from, rows int64, write appendValue, more ...kgo.Opt) error {
+	f, err := b.newFeed(topic, compression, false, replay.GeneratorConfig{}, more...)
 	if err != nil {
 		return err
 	}
 	defer f.client.Close()
-	from := b.o.Clock.Now()
-	for n := range rows {
+	if write != nil {
+		f.write = write
+	}
+	began := b.o.Clock.Now()
+	for n := from; n < from+rows; n++ {
 		f.produce(ctx, n)
 		if n%produceBuffered == 0 {
 			if err := f.err(); err != nil {
@@ -171,7 +184,7 @@ func (b *bench) preload(ctx context.Context, topic, compression string, rows int
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
-	b.say("  %d events preloaded (%s) in %.1f s", rows, compression, b.o.Clock.Now().Sub(from).Seconds())
+	b.say("  %d events preloaded (%s) in %.1f s", rows, compression, b.o.Clock.Now().Sub(began).Seconds())
 	return nil
 }
 

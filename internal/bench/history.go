@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/weirlake/weir/internal/bench/plot"
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -38,7 +36,7 @@ type Point struct {
 	// Rows and Commits lie in the table at its end.
 	Rows    int64 `json:"rows"`
 	Commits int64 `json:"commits"`
-	// RowsPerSecond is the steady rate of the stretch, CommitMS the median of what
+	// RowsPerSecond is the steady rate of the stretch, CommitMS the mean of what
 	// a batch's commit took.
 	RowsPerSecond float64 `json:"rows_per_second"`
 	CommitMS      float64 `json:"commit_ms"`
@@ -121,11 +119,10 @@ func (h *historyRun) stretch(ctx context.Context, name string, rows int64) (Resu
 		return Result{}, err
 	}
 	h.rows += rows
-	got, err := b.work(ctx, name, h.s, rows, map[string]int64{bronzeTable: h.rows})
+	r, err := b.work(ctx, name, h.s, rows, map[string]int64{bronzeTable: h.rows})
 	if err != nil {
 		return Result{}, err
 	}
-	r := got[0]
 	h.behind += int64(r.Commits)
 	p := Point{Rows: h.rows, Commits: h.behind, RowsPerSecond: r.RowsPerSecond, CommitMS: round(r.Stages[Bronze+".commit"] * float64(rows) / 1e6 / float64(r.Commits) * 1000)}
 	h.points = append(h.points, p)
@@ -147,18 +144,11 @@ func historyOf(all []Result) (out []Point) {
 func (b *bench) roll(ctx context.Context, topic string) error {
 	ctx, cancel := context.WithTimeout(ctx, adminMax)
 	defer cancel()
-	ends, err := b.kafka.admin.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
-	}
+	ends, err := b.endOffsets(ctx, topic)
 	if err != nil {
-		return failure.Wrap(failure.Unreachable, err, "list the end of topic %s", topic)
+		return err
 	}
-	var upto kadm.Offsets
-	ends.Each(func(o kadm.ListedOffset) {
-		upto.Add(kadm.Offset{Topic: o.Topic, Partition: o.Partition, At: o.Offset, LeaderEpoch: -1})
-	})
-	done, err := b.kafka.admin.DeleteRecords(ctx, upto)
+	done, err := b.kafka.admin.DeleteRecords(ctx, ends.Offsets())
 	if err == nil {
 		err = done.Error()
 	}

@@ -2,16 +2,14 @@ package bench
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 
 	"github.com/weirlake/weir/internal/failure"
+	"github.com/weirlake/weir/internal/prove"
 )
 
 // measurement is one run of something that is measured.
@@ -40,22 +38,17 @@ func (b *bench) settings() string {
 		b.o.Rows, b.o.Partitions, b.o.MaxOffsets, b.o.Trigger, b.o.Seconds, b.o.Kills, b.o.Seed, b.o.KafkaScript != "", b.o.Kafka, b.o.quick)
 }
 
-// build is the SHA-256 of the binary.
+// build names the content of the binary.
 func (b *bench) build() (string, error) {
 	if b.digest != "" {
 		return b.digest, nil
 	}
-	f, err := os.Open(b.o.Binary)
+	sum, err := prove.Digest(b.o.Binary)
 	if err != nil {
 		return "", failure.Wrap(failure.Config, err, "the binary under test")
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", failure.Wrap(failure.Config, err, "the binary under test")
-	}
-	b.digest = hex.EncodeToString(h.Sum(nil))
-	return b.digest, nil
+	b.digest = sum
+	return sum, nil
 }
 
 // readRecords takes from the file of records, where it is to be gone on with, what

@@ -2,8 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -39,20 +37,15 @@ const (
 	idsPebble     = "ids-pebble"
 )
 
-// valueOf appends the value and gives the key of record n.
-type valueOf func(dst []byte, n int64) (value, key []byte)
-
 // smallRecord is an edit with nothing but what silver needs, smallBytes long. Its
 // id is a UUID that belongs to n and the seed alone.
-func smallRecord(seed uint64, total int64) valueOf {
+func smallRecord(seed uint64, total int64) appendValue {
 	start := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	step := idsSpan / time.Duration(max(total, 1))
-	return func(dst []byte, n int64) ([]byte, []byte) {
+	return func(dst []byte, n int64) []byte {
 		at := len(dst)
 		dst = append(dst, `{"meta":{"id":"`...)
-		id := len(dst)
-		dst = appendUUID(dst, seed, uint64(n))
-		key := dst[id:]
+		dst = replay.AppendUUID(dst, seed, n)
 		dst = append(dst, `","dt":"`...)
 		dst = start.Add(time.Duration(n)*step).AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
 		dst = append(dst, `"},"type":"edit","wiki":"enwiki","title":"P`...)
@@ -60,24 +53,8 @@ func smallRecord(seed uint64, total int64) valueOf {
 		for len(dst)-at < smallBytes-2 {
 			dst = append(dst, '.')
 		}
-		return append(dst, `"}`...), key
+		return append(dst, `"}`...)
 	}
-}
-
-// appendUUID appends a UUID of version 4 in its usual text.
-func appendUUID(dst []byte, seed, n uint64) []byte {
-	rng := rand.NewPCG(seed, n)
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:], rng.Uint64())
-	binary.BigEndian.PutUint64(b[8:], rng.Uint64())
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	for i, part := range [][]byte{b[:4], b[4:6], b[6:8], b[8:10], b[10:]} {
-		if i > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, part)
-	}
-	return dst
 }
 
 // largeRecords are records of largeBytes that compress as events do: a JSON array
@@ -102,42 +79,8 @@ func largeRecords(seed uint64) ([][]byte, error) {
 	return out, nil
 }
 
-// fill publishes rows records of a shape of their own, from number from on.
-func (b *bench) fill(ctx context.Context, topic string, from, rows int64, value valueOf, more ...kgo.Opt) error {
-	f, err := b.newFeed(topic, None, false, replay.GeneratorConfig{}, more...)
-	if err != nil {
-		return err
-	}
-	defer f.client.Close()
-	began := b.o.Clock.Now()
-	for n := from; n < from+rows; n++ {
-		if cap(f.slab)-len(f.slab) < 8<<10 {
-			f.slab = make([]byte, 0, slabBytes)
-		}
-		at := len(f.slab)
-		v, key := value(f.slab, n)
-		if f.slab = v; cap(v) > slabBytes {
-			f.slab = nil // it brought memory of its own
-		}
-		f.send(ctx, &kgo.Record{Value: v[at:len(v):len(v)], Key: key, Partition: int32(n % f.parts)}, 0)
-		if n%produceBuffered == 0 {
-			if err := f.err(); err != nil {
-				return err
-			}
-		}
-	}
-	if err := f.flush(ctx); err != nil {
-		return err
-	}
-	b.say("  %d records preloaded in %.1f s", rows, b.o.Clock.Now().Sub(began).Seconds())
-	return nil
-}
-
 // small measures a backlog of small records into bronze.
 func (b *bench) small(ctx context.Context) ([]Result, error) {
-	if got := b.recorded.complete(Small, b.o.Repeat); got != nil {
-		return got, nil
-	}
 	rows := smallFactor * b.o.Rows
 	b.say("small: a backlog of %d records of %d bytes", rows, smallBytes)
 	topic, err := b.topic(ctx, Small)
@@ -145,18 +88,15 @@ func (b *bench) small(ctx context.Context) ([]Result, error) {
 		return nil, err
 	}
 	defer b.dropTopic(ctx, topic)
-	if err := b.fill(ctx, topic, 0, rows, smallRecord(b.o.Seed, rows)); err != nil {
+	if err := b.fill(ctx, topic, None, 0, rows, smallRecord(b.o.Seed, rows)); err != nil {
 		return nil, err
 	}
-	return b.each(ctx, Small, func(int) ([]Result, error) { return b.backlog(ctx, Small, topic, rows, b.setup(topic, false)) })
+	return b.each(ctx, Small, func(int) ([]Result, error) { return one(b.backlog(ctx, Small, topic, rows, b.setup(topic, false))) })
 }
 
 // large measures a backlog of records of a megabyte into bronze, against what the
 // machine can compress and write of the same bytes.
 func (b *bench) large(ctx context.Context) ([]Result, error) {
-	if got := b.recorded.complete(Large, b.o.Repeat); got != nil {
-		return got, nil
-	}
 	rows := max(b.o.Rows/largeDivisor, 100)
 	b.say("large: a backlog of %d records of %d bytes", rows, largeBytes)
 	values, err := largeRecords(b.o.Seed)
@@ -168,10 +108,10 @@ func (b *bench) large(ctx context.Context) ([]Result, error) {
 		return nil, err
 	}
 	defer b.dropTopic(ctx, topic)
-	if err := b.fill(ctx, topic, 0, rows, func(dst []byte, n int64) ([]byte, []byte) {
+	if err := b.fill(ctx, topic, None, 0, rows, func(dst []byte, n int64) []byte {
 		v := values[n%largeVariants]
 		// A value of its own: what is sent must not be compressible across records.
-		return append(append(dst, v...), fmt.Sprintf("%020d", n)...), nil
+		return append(append(dst, v...), fmt.Sprintf("%020d", n)...)
 	}, kgo.ProducerBatchMaxBytes(4*largeBytes)); err != nil {
 		return nil, err
 	}
@@ -186,8 +126,8 @@ func (b *bench) large(ctx context.Context) ([]Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		got[0].Ratio = round(got[0].RowsPerSecond / limit.RowsPerSecond)
-		return append(got, limit), nil
+		got.Ratio = round(got.RowsPerSecond / limit.RowsPerSecond)
+		return []Result{got, limit}, nil
 	})
 }
 
@@ -238,7 +178,7 @@ func (b *bench) largeLimit(values [][]byte, rows int64) (Result, error) {
 // that all stay in it, and what a process that is killed with them needs to the next
 // commit.
 func (b *bench) ids(ctx context.Context) ([]Result, error) {
-	inMemory, err := b.idsIn(ctx, IDs, "")
+	inMemory, err := b.idsIn(ctx, IDs, pipeline.StateMemory)
 	if err != nil {
 		return nil, err
 	}
@@ -251,24 +191,24 @@ func (b *bench) idsIn(ctx context.Context, name, store string) ([]Result, error)
 	// What is left after the state is complete: a few batches for each kill.
 	rest := int64(2+3*b.o.Kills) * b.o.MaxOffsets
 	b.say("%s: %d ids into bronze and silver, %d more for %d kills", name, state, rest, b.o.Kills)
-	return b.each(ctx, name, func(run int) ([]Result, error) {
+	return b.each(ctx, IDs+"/"+store, func(run int) ([]Result, error) {
 		topic, err := b.topic(ctx, IDs)
 		if err != nil {
 			return nil, err
 		}
 		defer b.dropTopic(ctx, topic)
 		value := smallRecord(b.o.Seed, state+rest)
-		if err := b.fill(ctx, topic, 0, state, value); err != nil {
+		if err := b.fill(ctx, topic, None, 0, state, value); err != nil {
 			return nil, err
 		}
 		s := b.setup(topic, true)
 		s.Store = store
 		defer b.discard(s)
-		out, err := b.work(ctx, name, s, state, map[string]int64{bronzeTable: state, silverTable: state})
+		worked, err := b.work(ctx, name, s, state, map[string]int64{bronzeTable: state, silverTable: state})
 		if err != nil {
 			return nil, err
 		}
-		if err := b.fill(ctx, topic, state, rest, value); err != nil {
+		if err := b.fill(ctx, topic, None, state, rest, value); err != nil {
 			return nil, err
 		}
 		k := kills{topic: topic, rows: state + rest, rng: rand.New(rand.NewPCG(b.o.Seed, uint64(run)))}
@@ -278,6 +218,6 @@ func (b *bench) idsIn(ctx context.Context, name, store string) ([]Result, error)
 		if len(k.took[0]) == 0 {
 			return nil, errBacklogGone
 		}
-		return append(out, timings(name+"/"+Recovery, k.took, k.peak)...), nil
+		return append([]Result{worked}, timings(name+"/"+Recovery, k.took, k.peak)...), nil
 	})
 }

@@ -18,9 +18,6 @@ const killWithin = 400 * time.Millisecond
 // once, and measures from the kill to the first commit that is new to another
 // reader.
 func (b *bench) recovery(ctx context.Context) ([]Result, error) {
-	if got := b.recorded.complete(Recovery, b.o.Repeat); got != nil {
-		return got, nil
-	}
 	b.say("recovery: %d kills in a backlog of %d events", b.o.Kills, b.o.Rows)
 	topic, err := b.topic(ctx, Recovery)
 	if err != nil {

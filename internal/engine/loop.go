@@ -31,12 +31,11 @@ func (q *Query) Run(ctx context.Context) error {
 		return stopped(ctx, err)
 	}
 	caring, end := context.WithCancel(ctx)
+	defer end()
 	r.caring = caring
-	err = r.loop(ctx, pending)
-	if err == nil {
-		r.settleCare(true)
+	if err = r.loop(ctx, pending); err != nil {
+		end() // what table care has begun comes to nothing
 	}
-	end()
 	r.settleCare(true) // nothing goes on when Run has returned
 	return stopped(ctx, err)
 }

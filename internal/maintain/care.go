@@ -81,17 +81,18 @@ func (c *Care) Step(ctx context.Context) error {
 	err := c.step(ctx)
 	c.health.Steps++
 	c.health.At, c.health.Error = c.s.Clock.Now(), ""
-	c.noteFailure(ctx, err)
-	now := c.health
-	c.seen.Store(&now)
+	c.show(ctx, err)
 	return err
 }
 
-func (c *Care) noteFailure(ctx context.Context, err error) {
+// show makes the health, and a failure, visible to who asks for it.
+func (c *Care) show(ctx context.Context, err error) {
 	if err != nil && !errors.Is(err, lake.ErrNoTable) && ctx.Err() == nil {
 		c.health.Failures++
 		c.health.Error = err.Error()
 	}
+	now := c.health
+	c.seen.Store(&now)
 }
 
 func (c *Care) step(ctx context.Context) error {

@@ -161,7 +161,6 @@ func (s Settings) groups(t *table.Table, head *snapshotFiles, whole bool) []grou
 type job struct {
 	begun time.Time
 	from  int64 // the head that was read
-	stop  context.CancelFunc
 	done  chan struct{}
 
 	// Of the files, once done is closed.
@@ -180,11 +179,9 @@ func (c *Care) rewrite(ctx context.Context, t *table.Table, groups []group) (Com
 // begin writes the new files of groups of t's head. With a rest it does so on one
 // core, and pauses rest times as long as it works.
 func (c *Care) begin(ctx context.Context, t *table.Table, groups []group, rest int) *job {
-	ctx, stop := context.WithCancel(ctx)
-	j := &job{begun: c.s.Clock.Now(), from: lake.HeadOf(t).ID, stop: stop, done: make(chan struct{})}
+	j := &job{begun: c.s.Clock.Now(), from: lake.HeadOf(t).ID, done: make(chan struct{})}
 	go func() {
 		defer close(j.done)
-		defer stop()
 		for _, g := range groups {
 			files, rows, err := c.write(ctx, t, g, rest)
 			if err != nil {
@@ -222,11 +219,11 @@ func (c *Care) commit(ctx context.Context, t *table.Table, j *job) (Compacted, e
 			out.FilesRemoved, out.FilesAdded, out.Commits = len(j.remove), len(j.add), 1
 			return out, nil
 		}
-		if out.Conflicts++; !lake.IsConflict(err) || out.Conflicts >= conflictsMax {
-			if lake.IsConflict(err) {
-				err = nil
-			}
+		if !lake.IsConflict(err) {
 			return Compacted{Conflicts: out.Conflicts}, err
+		}
+		if out.Conflicts++; out.Conflicts >= conflictsMax {
+			return Compacted{Conflicts: out.Conflicts}, nil
 		}
 		if t, err = c.catalog.LoadTable(ctx, c.ident); err != nil {
 			return Compacted{Conflicts: out.Conflicts}, err
@@ -260,9 +257,7 @@ func (c *Care) Settle(ctx context.Context, wait bool) error {
 	}
 	did, err := c.settle(ctx, j)
 	c.health.Compacted.add(did)
-	c.noteFailure(ctx, err)
-	now := c.health
-	c.seen.Store(&now)
+	c.show(ctx, err)
 	return err
 }
 

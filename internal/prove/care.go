@@ -3,6 +3,7 @@ package prove
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/weirlake/weir/internal/fault"
 )
@@ -25,10 +26,8 @@ func cares() []Scenario {
 	var out []Scenario
 	for _, query := range []string{"bronze", "silver"} {
 		for _, p := range fault.Points() {
-			for _, name := range ofCare {
-				if p.Name == name {
-					out = append(out, careKilledAt(query, p))
-				}
+			if slices.Contains(ofCare, p.Name) {
+				out = append(out, careKilledAt(query, p))
 			}
 		}
 	}
@@ -51,15 +50,8 @@ func careKilledAt(query string, p fault.Point) Scenario {
 			{"publish", both(crashPublish, crashPublish)},
 			{kill, crashKill},
 			{"publish more, start again, and run to the end", both(crashPublish, crashRestart)},
-			{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }},
+			{"count", crashCount},
 		},
-		GuardAfter: kill,
-		Guard: func(e *Env) string {
-			if st := e.state.(*crashState); !st.killed {
-				return fmt.Sprintf("%s never reached %s: %s", query, p.Name, st.missed)
-			}
-			return ""
-		},
-		Expect: func(e *Env) []Check { return e.state.(*crashState).expect() },
+		GuardAfter: kill, Guard: crashMissed, Expect: crashExpect,
 	}
 }

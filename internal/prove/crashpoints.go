@@ -107,16 +107,9 @@ func everyStep(query string) Scenario {
 				return nil
 			}},
 			{"publish more, start again, and run to the end", both(crashPublish, crashRestart)},
-			{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }},
+			{"count", crashCount},
 		},
-		GuardAfter: kills,
-		Guard: func(e *Env) string {
-			if st := e.state.(*crashState); !st.killed {
-				return fmt.Sprintf("%s never reached %s: %s", query, st.point, st.missed)
-			}
-			return ""
-		},
-		Expect: func(e *Env) []Check { return e.state.(*crashState).expect() },
+		GuardAfter: kills, Guard: crashMissed, Expect: crashExpect,
 	}
 }
 
@@ -156,17 +149,22 @@ func crashPoint(query, side string, p fault.Point, nth int, first bool) Scenario
 		Step{more, crashPublish},
 		Step{kill, crashKill},
 		Step{"start again, and run to the end", crashRestart},
-		Step{"count", func(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }})
-	s.GuardAfter = kill
-	s.Guard = func(e *Env) string {
-		if st := e.state.(*crashState); !st.killed {
-			return fmt.Sprintf("%s never reached %s: %s", query, p.Name, st.missed)
-		}
-		return ""
-	}
-	s.Expect = func(e *Env) []Check { return e.state.(*crashState).expect() }
+		Step{"count", crashCount})
+	s.GuardAfter, s.Guard, s.Expect = kill, crashMissed, crashExpect
 	return s
 }
+
+// crashMissed is the guard: the query has to have been killed at the step.
+func crashMissed(e *Env) string {
+	if st := e.state.(*crashState); !st.killed {
+		return fmt.Sprintf("%s never reached %s: %s", st.query, st.point, st.missed)
+	}
+	return ""
+}
+
+func crashExpect(e *Env) []Check { return e.state.(*crashState).expect() }
+
+func crashCount(ctx context.Context, e *Env) error { return e.state.(*crashState).count(ctx, e) }
 
 func crashFirstRun(ctx context.Context, e *Env) error {
 	if err := crashPublish(ctx, e); err != nil {

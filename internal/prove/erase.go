@@ -239,8 +239,13 @@ func remade(ev event, user, id, at string) (event, error) {
 	return event{id: id, kind: ev.kind, class: ev.class, payload: payload}, err
 }
 
+// startLive starts the queries, which run until they are stopped.
+func (e *Env) startLive() (*process, error) {
+	return e.start("weir run, which goes on", nil, "run", e.path(queriesFileName))
+}
+
 func eraseLive(_ context.Context, e *Env) (err error) {
-	e.state.(*eraseState).live, err = e.start("weir run, which goes on", nil, "run", e.path(queriesFileName))
+	e.state.(*eraseState).live, err = e.startLive()
 	return err
 }
 

@@ -172,7 +172,7 @@ func Main(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer unlock()
-	build, err := digest(o.Binary)
+	build, err := Digest(o.Binary)
 	if err != nil {
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func rebuildPublish(ctx context.Context, e *Env) error {
 }
 
 func rebuildLive(_ context.Context, e *Env) (err error) {
-	e.state.(*rebuildState).live, err = e.start("weir run, which goes on", nil, "run", e.path(queriesFileName))
+	e.state.(*rebuildState).live, err = e.startLive()
 	return err
 }
 

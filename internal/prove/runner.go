@@ -59,8 +59,8 @@ func runAll(ctx context.Context, o Options, scenarios []Scenario, brokers *broke
 	return err
 }
 
-// digest names the content of the binary that is tested.
-func digest(binary string) (string, error) {
+// Digest names the content of a binary.
+func Digest(binary string) (string, error) {
 	f, err := os.Open(binary)
 	if err != nil {
 		return "", err

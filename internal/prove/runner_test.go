@@ -68,8 +68,8 @@ func TestADigestIsOfTheContent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, err := digest(a)
-	second, err2 := digest(b)
+	first, err := Digest(a)
+	second, err2 := Digest(b)
 	if err != nil || err2 != nil || first == second {
 		t.Errorf("%q, %q: %v, %v", first, second, err, err2)
 	}

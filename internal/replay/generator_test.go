@@ -98,7 +98,7 @@ func TestEventIDsNeverRepeat(t *testing.T) {
 		case 2:
 			k = i | int64(Late)<<classBits
 		}
-		id := [36]byte(appendUUID(nil, seed, k))
+		id := [36]byte(AppendUUID(nil, seed, k))
 		if _, dup := seen[id]; dup && i%3 != 1 {
 			t.Fatalf("id %s of %d is used twice", id, k)
 		}

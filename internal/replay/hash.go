@@ -55,10 +55,10 @@ func appendHex(dst []byte, x uint64, digits int) []byte {
 	return dst
 }
 
-// appendUUID appends a version-4 UUID that is a bijection of n under the seed:
+// AppendUUID appends a version-4 UUID that is a bijection of n under the seed:
 // two numbers never share one. 60 bits of the bijection fill the first half
 // around the version, the other 4 go to the second half.
-func appendUUID(dst []byte, seed uint64, n int64) []byte {
+func AppendUUID(dst []byte, seed uint64, n int64) []byte {
 	x := hash(seed, n)
 	y := mix(x^0x5851f42d4c957f2d)&(1<<58-1) | (x&15)<<58 | 1<<63
 	y &^= 1 << 62

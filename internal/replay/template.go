@@ -190,9 +190,9 @@ func (t *template) append(dst []byte, v *values) []byte {
 		switch o.slot {
 		case slotEnd:
 		case slotID:
-			dst = appendUUID(dst, v.idSeed, v.id)
+			dst = AppendUUID(dst, v.idSeed, v.id)
 		case slotRequest:
-			dst = appendUUID(dst, v.requestSeed, v.request)
+			dst = AppendUUID(dst, v.requestSeed, v.request)
 		case slotTime:
 			dst = appendTime(dst, v.ms)
 		case slotCentre:

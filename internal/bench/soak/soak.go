@@ -124,7 +124,7 @@ func (s *stretch) run(ctx context.Context) (err error) {
 	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		_ = cmd.Process.Kill()
-		<-ended
+		<-ended //nolint:errcheck // it was killed
 	}()
 	gone := func() bool {
 		select {
