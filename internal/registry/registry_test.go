@@ -266,7 +266,10 @@ func TestProtobufBecomesTheSameJSONEachTime(t *testing.T) {
 	if got, err := d.Decode(context.Background(), nil, framed(3, []byte{0})); err != nil || string(got) != `{}` {
 		t.Errorf("the first message: %s, %v", got, err)
 	}
-	for name, bad := range map[string][]byte{"no message there": {2, 18}, "cut": append(slices.Clone(index), payload[:len(payload)-2]...), "no path": {}} {
+	// The encoder orders fields as it likes, so that a payload less two bytes may be
+	// a whole one: what is cut is a field that promises five bytes and has one.
+	cut := append(append(slices.Clone(index), payload...), 0x0a, 5, 'x')
+	for name, bad := range map[string][]byte{"no message there": {2, 18}, "cut": cut, "no path": {}} {
 		if _, err := d.Decode(context.Background(), nil, framed(3, bad)); reasonOf(t, err) != ReasonBadPayload {
 			t.Errorf("%s: %v", name, err)
 		}
