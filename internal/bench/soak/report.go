@@ -30,6 +30,7 @@ type Report struct {
 // Figures are medians over samples.
 type Figures struct {
 	MemoryMB      float64            `json:"memory_mb"`
+	MemoryMaxMB   float64            `json:"memory_max_mb"`
 	CommitMS      map[string]float64 `json:"commit_ms"`
 	DataFiles     float64            `json:"data_files"`
 	Snapshots     float64            `json:"snapshots"`
@@ -50,6 +51,7 @@ func newReport(o Options, samples []Sample) *Report {
 func figures(samples []Sample) Figures {
 	f := Figures{CommitMS: map[string]float64{}}
 	f.MemoryMB = median(samples, func(s Sample) float64 { return s.MemoryMB })
+	f.MemoryMaxMB = median(samples, func(s Sample) float64 { return s.MemoryMaxMB })
 	f.DataFiles = median(samples, func(s Sample) float64 { return s.DataFiles })
 	f.Snapshots = median(samples, func(s Sample) float64 { return s.Snapshots })
 	f.MetadataBytes = median(samples, func(s Sample) float64 { return s.MetadataBytes })
@@ -77,21 +79,26 @@ func queries(samples []Sample) []string {
 }
 
 func median(samples []Sample, of func(Sample) float64) float64 {
-	if len(samples) == 0 {
-		return 0
-	}
 	var all []float64
 	for _, s := range samples {
 		all = append(all, of(s))
 	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	return medianOf(all)
+}
+
+func medianOf(all []float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2]
 }
 
 // WriteText writes first quarter beside last, and the count.
 func (r *Report) WriteText(w io.Writer) error {
 	rows := [][3]string{
 		{"resident memory, MB", fmt.Sprintf("%.0f", r.First.MemoryMB), fmt.Sprintf("%.0f", r.Last.MemoryMB)},
+		{"the most of it in a minute, MB", fmt.Sprintf("%.0f", r.First.MemoryMaxMB), fmt.Sprintf("%.0f", r.Last.MemoryMaxMB)},
 		{"data files", fmt.Sprintf("%.0f", r.First.DataFiles), fmt.Sprintf("%.0f", r.Last.DataFiles)},
 		{"snapshots", fmt.Sprintf("%.0f", r.First.Snapshots), fmt.Sprintf("%.0f", r.Last.Snapshots)},
 		{"metadata, KB", fmt.Sprintf("%.0f", r.First.MetadataBytes/1000), fmt.Sprintf("%.0f", r.Last.MetadataBytes/1000)},
@@ -119,13 +126,14 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r *Report) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	lines := [][]string{{"seconds", "stretch", "events", "memory_mb", "lag_offsets", "data_files", "snapshots", "metadata_bytes", "rows", "state_keys"}}
+	lines := [][]string{{"seconds", "stretch", "events", "memory_mb", "memory_max_mb", "lag_offsets", "data_files", "snapshots", "metadata_bytes", "rows", "state_keys"}}
 	all := queries(r.Samples)
 	for _, q := range all {
 		lines[0] = append(lines[0], "commit_ms_"+q)
 	}
 	for _, s := range r.Samples {
-		line := []string{number(s.Seconds), strconv.Itoa(s.Stretch), number(s.Events), strconv.FormatFloat(s.MemoryMB, 'f', 1, 64), number(s.Lag),
+		line := []string{number(s.Seconds), strconv.Itoa(s.Stretch), number(s.Events), strconv.FormatFloat(s.MemoryMB, 'f', 1, 64),
+			strconv.FormatFloat(s.MemoryMaxMB, 'f', 1, 64), number(s.Lag),
 			number(s.DataFiles), number(s.Snapshots), number(s.MetadataBytes), number(s.Rows), number(s.StateKeys)}
 		for _, q := range all {
 			line = append(line, number(s.CommitMS[q]))
@@ -139,6 +147,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 func (r *Report) WriteSVG(w io.Writer) error {
 	lines := []plot.Line{
 		{Title: "resident memory", Unit: "MB"},
+		{Title: "the most of it in a minute", Unit: "MB"},
 		{Title: "time of a commit, mean over the queries", Unit: "ms"},
 		{Title: "data files, all tables"},
 		{Title: "metadata, all tables", Unit: "KB"},
@@ -146,7 +155,7 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	var places []float64
 	for _, s := range r.Samples {
 		places = append(places, s.Seconds)
-		for i, v := range []float64{s.MemoryMB, s.commit(), s.DataFiles, s.MetadataBytes / 1000} {
+		for i, v := range []float64{s.MemoryMB, s.MemoryMaxMB, s.commit(), s.DataFiles, s.MetadataBytes / 1000} {
 			lines[i].Values = append(lines[i].Values, v)
 		}
 	}

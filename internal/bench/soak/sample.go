@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -25,8 +26,10 @@ type Sample struct {
 	Seconds float64 `json:"seconds"`
 	// Events that came from the stream in the sample.
 	Events float64 `json:"events"`
-	// MemoryMB is the resident set at the end of the sample.
-	MemoryMB float64 `json:"memory_mb"`
+	// MemoryMB is the resident set, the median of looks every few seconds; MemoryMaxMB
+	// is the greatest of them: gold and checks work for moments of a minute.
+	MemoryMB    float64 `json:"memory_mb"`
+	MemoryMaxMB float64 `json:"memory_max_mb"`
 	// CommitMS and BatchMS are means of the sample by query, of the commit and of
 	// the whole batch.
 	CommitMS map[string]float64 `json:"commit_ms"`
@@ -42,8 +45,8 @@ type Sample struct {
 }
 
 func (s Sample) String() string {
-	return fmt.Sprintf("%7.0f s  life %d  %8.0f events  %5.0f MB  commit %5.1f ms  lag %6.0f  %5.0f files  %5.0f snapshots  %4.0f KB metadata",
-		s.Seconds, s.Stretch, s.Events, s.MemoryMB, s.commit(), s.Lag, s.DataFiles, s.Snapshots, s.MetadataBytes/1000)
+	return fmt.Sprintf("%7.0f s  life %d  %8.0f events  %5.0f MB (%5.0f)  commit %5.1f ms  lag %6.0f  %5.0f files  %5.0f snapshots  %4.0f KB metadata",
+		s.Seconds, s.Stretch, s.Events, s.MemoryMB, s.MemoryMaxMB, s.commit(), s.Lag, s.DataFiles, s.Snapshots, s.MetadataBytes/1000)
 }
 
 // commit is the mean over the queries.
@@ -92,10 +95,14 @@ func parse(r io.Reader) (*scraped, error) {
 	return &scraped{families}, nil
 }
 
-// since is the sample between an earlier look and this one.
-func (s *scraped) since(last *scraped, stretch int, seconds float64) Sample {
+// memoryMB is the resident set of the process.
+func (s *scraped) memoryMB() float64 { return s.sum("process_resident_memory_bytes") / (1 << 20) }
+
+// since is the sample between an earlier look and this one; memory is what looks
+// between them saw, this one's included.
+func (s *scraped) since(last *scraped, memory []float64, stretch int, seconds float64) Sample {
 	out := Sample{
-		Stretch: stretch, Seconds: math.Round(seconds), MemoryMB: s.sum("process_resident_memory_bytes") / (1 << 20),
+		Stretch: stretch, Seconds: math.Round(seconds), MemoryMB: medianOf(memory), MemoryMaxMB: slices.Max(memory),
 		Events:   s.sum("weir_ingest_events_received_total") - last.sum("weir_ingest_events_received_total"),
 		CommitMS: map[string]float64{}, BatchMS: map[string]float64{},
 		DataFiles: s.sum("weir_table_data_files"), Snapshots: s.sum("weir_table_snapshots"),

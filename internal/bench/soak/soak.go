@@ -55,6 +55,8 @@ const (
 	metricsMax  = 20 * time.Second
 	stopMax     = time.Minute
 	rateDefault = 1000
+	// looks are how many times the memory is read in a sample.
+	looks = 12
 )
 
 // Run does one stretch, and the count where it is asked for, and reports all
@@ -141,21 +143,33 @@ func (s *stretch) run(ctx context.Context) (err error) {
 	}
 	began := s.o.Clock.Now()
 	for s.o.Clock.Now().Sub(began) < s.o.For {
-		if err := s.o.Clock.Sleep(ctx, s.o.Every); err != nil {
-			return err
-		}
-		now, err := scrape(ctx, address)
+		now, memory, err := s.look(ctx, address)
 		if err != nil || gone() {
 			return errors.Join(failure.New(failure.Runtime, "the demo of the soak does not answer").
 				WithHint("see %s", filepath.Join(s.o.Dir, logFile)), err)
 		}
-		sample := now.since(last, s.number, s.before+s.o.Clock.Now().Sub(began).Seconds())
+		sample := now.since(last, memory, s.number, s.before+s.o.Clock.Now().Sub(began).Seconds())
 		last = now
 		if err := s.keep(sample); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// look waits for the length of a sample and reads the metrics: the last reading,
+// and the memory of each.
+func (s *stretch) look(ctx context.Context, address string) (now *scraped, memory []float64, err error) {
+	for range looks {
+		if err := s.o.Clock.Sleep(ctx, s.o.Every/looks); err != nil {
+			return nil, nil, err
+		}
+		if now, err = scrape(ctx, address); err != nil {
+			return nil, nil, err
+		}
+		memory = append(memory, now.memoryMB())
+	}
+	return now, memory, nil
 }
 
 // first waits until the demo answers.

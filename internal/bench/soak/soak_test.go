@@ -45,8 +45,8 @@ weir_query_batch_duration_seconds_count{query="bronze",phase="commit"} 30
 `
 
 func TestASampleIsTheDifferenceOfTwoLooks(t *testing.T) {
-	s := page(t, after).since(page(t, before), 2, 120)
-	if s.Events != 60_000 || s.MemoryMB != 200 || s.DataFiles != 7 || s.Lag != 9 || s.CommitMS["bronze"] != 50 {
+	s := page(t, after).since(page(t, before), []float64{100, 900, 200}, 2, 120)
+	if s.Events != 60_000 || s.MemoryMB != 200 || s.MemoryMaxMB != 900 || s.DataFiles != 7 || s.Lag != 9 || s.CommitMS["bronze"] != 50 {
 		t.Fatalf("sample %+v", s)
 	}
 }
