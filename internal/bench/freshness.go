@@ -18,13 +18,36 @@ const (
 	playAhead = 300 * time.Millisecond
 )
 
+// live is a stream that is played while two queries read it.
+type live struct {
+	// name is that of the measurement, its results are named below it.
+	name    string
+	rate    int // events a second
+	seconds int
+	trigger time.Duration
+}
+
+// Of the stream that is read at the trigger of the reference pipeline: a row waits
+// for the next trigger, and bronze's and silver's must not add up to two of them.
+const (
+	slowTrigger = 10 * time.Second
+	slowRate    = 1000
+	// slowLeast is the shortest of them: a trigger that is not full is not counted.
+	slowLeast = 25
+)
+
 // freshness measures how long rows take until another process can read them,
-// at each rate.
+// at each rate, and at one rate with a slow trigger.
 func (b *bench) freshness(ctx context.Context) ([]Result, error) {
-	var out []Result
+	var all []live
 	for _, rate := range b.o.Rates {
-		b.say("freshness: %d events/s for %d s, trigger %s", rate, b.o.Seconds, b.o.Trigger)
-		got, err := b.each(ctx, fmt.Sprintf("freshness/%d", rate), func(int) ([]Result, error) { return b.fresh(ctx, rate) })
+		all = append(all, live{fmt.Sprintf("freshness/%d", rate), rate, b.o.Seconds, b.o.Trigger})
+	}
+	all = append(all, live{freshnessSlow, slowRate, max(b.o.Seconds, slowLeast), slowTrigger})
+	var out []Result
+	for _, l := range all {
+		b.say("freshness: %d events/s for %d s, trigger %s", l.rate, l.seconds, l.trigger)
+		got, err := b.each(ctx, l.name, func(int) ([]Result, error) { return b.fresh(ctx, l) })
 		if err != nil {
 			return nil, err
 		}
@@ -33,20 +56,23 @@ func (b *bench) freshness(ctx context.Context) ([]Result, error) {
 	return out, nil
 }
 
-func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
+// freshnessSlow names the measurement at the slow trigger.
+const freshnessSlow = "freshness-10s"
+
+func (b *bench) fresh(ctx context.Context, l live) ([]Result, error) {
 	topic, err := b.topic(ctx, Freshness)
 	if err != nil {
 		return nil, err
 	}
 	defer b.dropTopic(ctx, topic)
 	s := b.setup(topic, true)
-	s.Trigger = b.o.Trigger
+	s.Trigger = l.trigger
 	defer b.discard(s)
 	file, err := s.write()
 	if err != nil {
 		return nil, err
 	}
-	c, err := b.start(fmt.Sprintf("freshness/%d", rate), "run", file, "--output", "json")
+	c, err := b.start(l.name, "run", file, "--output", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +84,12 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 	}
 	m := b.meter()
 	start := b.o.Clock.Now().Add(playAhead)
-	f, err := b.newFeed(topic, None, true, replay.GeneratorConfig{Start: start, Rate: float64(rate), Backward: -1})
+	f, err := b.newFeed(topic, None, true, replay.GeneratorConfig{Start: start, Rate: float64(l.rate), Backward: -1})
 	if err != nil {
 		return nil, err
 	}
 	defer f.client.Close()
-	seen, err := b.playAndWatch(ctx, s, c, f, rate)
+	seen, err := b.playAndWatch(ctx, s, c, f, l)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +97,7 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 		return nil, err
 	}
 	_, others := m.read(c.userAndSys)
-	events := int64(rate) * int64(b.o.Seconds)
+	events := int64(l.rate) * int64(l.seconds)
 	counted := start.Add(warmUp).UnixMilli()
 	var out []Result
 	for i, name := range []string{Bronze, Silver} {
@@ -81,8 +107,8 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 			appends, times = append(appends, a...), append(times, t...)
 		}
 		for from, values := range map[string][]float64{"append": appends, "event": times} {
-			r := Result{Name: fmt.Sprintf("freshness/%d/%s/%s", rate, name, from), Rows: int64(len(values)), PeakRSSMB: round(c.peakMB()),
-				CPU: round(c.userAndSys.Seconds() / float64(events) * 1e6), Others: others, Commits: len(seen[i]) - 1, Seconds: float64(b.o.Seconds)}
+			r := Result{Name: l.name + "/" + name + "/" + from, Rows: int64(len(values)), PeakRSSMB: round(c.peakMB()),
+				CPU: round(c.userAndSys.Seconds() / float64(events) * 1e6), Others: others, Commits: len(seen[i]) - 1, Seconds: float64(l.seconds)}
 			r.P50, r.P95, r.P99 = quantiles(values)
 			out = append(out, r)
 		}
@@ -93,8 +119,8 @@ func (b *bench) fresh(ctx context.Context, rate int) ([]Result, error) {
 
 // playAndWatch plays the stream while two readers look at the tables, until
 // everything is visible in both.
-func (b *bench) playAndWatch(ctx context.Context, s setup, c *child, f *feed, rate int) ([2][]sighting, error) {
-	total := int64(rate) * int64(b.o.Seconds)
+func (b *bench) playAndWatch(ctx context.Context, s setup, c *child, f *feed, l live) ([2][]sighting, error) {
+	total := int64(l.rate) * int64(l.seconds)
 	var seen [2][]sighting
 	g, gctx := errgroup.WithContext(ctx)
 	for i, table := range []string{bronzeTable, silverTable} {
@@ -106,7 +132,7 @@ func (b *bench) playAndWatch(ctx context.Context, s setup, c *child, f *feed, ra
 			return err
 		})
 	}
-	g.Go(func() error { return f.play(gctx, b, rate, b.o.Seconds) })
+	g.Go(func() error { return f.play(gctx, b, l.rate, l.seconds) })
 	return seen, g.Wait()
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 
 	"github.com/weirlake/weir/internal/bench/plot"
@@ -26,7 +25,7 @@ const (
 // historySizes are the sizes in units of --rows.
 func (b *bench) historySizes() (sizes []int64, commits int64) {
 	if b.o.quick {
-		return []int64{2, 5}, historyQuick
+		return []int64{10}, historyQuick
 	}
 	return []int64{10, 50}, historyCommits
 }
@@ -57,7 +56,7 @@ func (b *bench) history(ctx context.Context) ([]Result, error) {
 		defer b.dropTopic(ctx, topic)
 		h := &historyRun{b: b, s: b.setup(topic, false)}
 		defer b.discard(h.s)
-		out, err := h.measure(ctx, sizes, commits, last)
+		out, err := h.measure(ctx, sizes, commits)
 		if err != nil {
 			return nil, err
 		}
@@ -74,9 +73,9 @@ type historyRun struct {
 	points []Point
 }
 
-func (h *historyRun) measure(ctx context.Context, sizes []int64, commits, last int64) ([]Result, error) {
+func (h *historyRun) measure(ctx context.Context, sizes []int64, commits int64) ([]Result, error) {
 	unit := h.b.o.Rows
-	first, err := h.stretch(ctx, historyFirst, unit)
+	first, err := h.stretches(ctx, historyFirst, historyOver)
 	if err != nil {
 		return nil, err
 	}
@@ -87,34 +86,50 @@ func (h *historyRun) measure(ctx context.Context, sizes []int64, commits, last i
 	}
 	// So many commits of few rows each.
 	h.s.MaxOffsets = max(unit/commits, int64(h.b.o.Partitions))
-	if _, err := h.stretch(ctx, "history/small-commits", unit); err != nil {
+	if _, err := h.stretch(ctx, "history/small-commits"); err != nil {
 		return nil, err
 	}
 	h.s.MaxOffsets = h.b.o.MaxOffsets
-	r, err := h.stretch(ctx, historyAfterCommits, unit)
+	r, err := h.stretches(ctx, historyAfterCommits, historyOver)
 	if err != nil {
 		return nil, err
 	}
 	against(r)
-	for h.rows < last*unit {
-		r, err := h.stretch(ctx, historyAt(h.rows/unit+1), unit)
+	for _, size := range sizes {
+		r, err := h.stretches(ctx, historyAt(size), size-h.rows/unit)
 		if err != nil {
 			return nil, err
 		}
-		if slices.Contains(sizes, h.rows/unit) {
-			against(r)
-		}
+		against(r)
 	}
 	return out, nil
+}
+
+// historyOver is how many stretches a figure is the median of: the last ones
+// before a size is reached. One alone is a few seconds, and the very first finds
+// a broker that has just started.
+const historyOver = 3
+
+// stretches works off n stretches; the result is the median of the last of them.
+func (h *historyRun) stretches(ctx context.Context, name string, n int64) (Result, error) {
+	var all []Result
+	for range n {
+		r, err := h.stretch(ctx, name)
+		if err != nil {
+			return Result{}, err
+		}
+		all = append(all, r)
+	}
+	return medians(all[max(0, len(all)-historyOver):])[0], nil
 }
 
 const historyAfterCommits = "history/after-small-commits"
 
 func historyAt(units int64) string { return "history/x" + strconv.FormatInt(units, 10) }
 
-// stretch works one more number of events off.
-func (h *historyRun) stretch(ctx context.Context, name string, rows int64) (Result, error) {
-	b := h.b
+// stretch works one more unit of events off.
+func (h *historyRun) stretch(ctx context.Context, name string) (Result, error) {
+	b, rows := h.b, h.b.o.Rows
 	if err := b.preload(ctx, h.s.Topic, None, rows); err != nil {
 		return Result{}, err
 	}

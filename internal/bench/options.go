@@ -129,13 +129,13 @@ const (
 	partitionsDefault = 4
 	maxOffsetsDefault = 100_000
 	TriggerDefault    = 50 * time.Millisecond
-	secondsDefault    = 20
+	secondsDefault    = 45
 	secondsQuick      = 10
 	killsDefault      = 10
 	killsQuick        = 4
 )
 
-func ratesDefault() []int { return []int{100, 1000, 5000, 15000} }
+func ratesDefault() []int { return []int{100, 1000, 5000, 15000, 50000} }
 
 // fill sets what was left out and refuses what makes no sense.
 func (o *Options) fill() error {
