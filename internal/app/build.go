@@ -28,6 +28,7 @@ func (a *App) buildQueries(ctx context.Context) error {
 		return err
 	}
 	level := map[string]int{} // by table written
+	writers := map[string][]*engine.Query{}
 	left := slices.Clone(a.P.Queries)
 	for len(left) > 0 {
 		var later []pipeline.Query
@@ -49,6 +50,10 @@ func (a *App) buildQueries(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			if q.From.Table != nil {
+				built.Upstream = writers[q.From.Table.Name]
+			}
+			writers[q.To.Table()] = append(writers[q.To.Table()], built)
 			a.nodes = append(a.nodes, &node{query: built, level: up})
 		}
 		if len(later) == len(left) {

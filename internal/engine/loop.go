@@ -99,9 +99,11 @@ func covers(pos, target batch.Position) bool {
 	return pos.Offsets(target) == 0
 }
 
-// onInterval runs a batch at most once an interval, aligned to the first, and
-// waits for news in between. When the query is told to drain, it works off what
-// is there and ends.
+// onInterval runs a batch at most once a trigger and waits for news in between:
+// a trigger that found nothing is made use of when something comes. A batch that
+// takes longer than the interval is followed by the next at once; the triggers that
+// it missed are not made up for. Both are Spark's rules. When the query is told to
+// drain, it works off what is there and ends.
 func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 	idle, wake := context.WithCancel(ctx)
 	defer wake()
@@ -114,40 +116,51 @@ func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 			}
 		}()
 	}
-	next := r.q.Clock.Now()
-	for {
-		if idle.Err() != nil && ctx.Err() == nil {
+	turns := &r.q.turns
+	turns.change(func() { turns.every = every })
+	defer turns.change(func() { turns.every = 0 })
+	for at, waited := trigger(r.q.Clock.Now(), every), false; ; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if idle.Err() != nil {
 			return r.untilCaughtUp(ctx)
 		}
 		did, err := r.runBatch(ctx, nil)
 		if err != nil {
 			return err
 		}
+		turns.finish(at)
 		if did {
 			if err := r.care(ctx); err != nil {
 				return err
 			}
+		} else if err := r.await(idle); err != nil && idle.Err() == nil {
+			return err
+		}
+		if now := r.q.Clock.Now(); did || waited || every == 0 {
+			// A clock that was set back must not hold the query up.
+			if err := r.q.Clock.Sleep(idle, min(max(0, at.Add(every).Sub(now)), every)); err != nil && idle.Err() == nil {
+				return err
+			}
+			at, waited = trigger(r.q.Clock.Now(), every), false
+			if every > 0 {
+				follow(idle, r.q.Clock, r.q.Upstream, at, every)
+			}
 		} else {
-			if r.q.OnIdle != nil {
-				r.q.OnIdle()
-			}
-			if err := r.q.Source.Wait(idle, r.pos); err != nil && idle.Err() == nil {
-				return err
-			}
-		}
-		if every > 0 {
-			now := r.q.Clock.Now()
-			for next = next.Add(every); next.Before(now); next = next.Add(every) {
-				// An overrun skips triggers, as in Spark; it never stacks them up.
-			}
-			if err := r.q.Clock.Sleep(idle, next.Sub(now)); err != nil && idle.Err() == nil {
-				return err
-			}
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+			at, waited = trigger(now, every), true
 		}
 	}
+}
+
+// await waits for news.
+func (r *run) await(ctx context.Context) error {
+	if r.q.OnIdle != nil {
+		r.q.OnIdle()
+	}
+	r.q.turns.change(func() { r.q.turns.idle = true })
+	defer r.q.turns.change(func() { r.q.turns.idle = false })
+	return r.q.Source.Wait(ctx, r.pos)
 }
 
 // BatchesToCare is after how many more batches a query that runs, and whose last

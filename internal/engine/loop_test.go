@@ -86,7 +86,7 @@ type restless struct{ *fakeSource }
 
 func (restless) Wait(ctx context.Context, _ batch.Position) error { return ctx.Err() }
 
-func TestTriggersThatWereMissedAreSkippedNotStackedUp(t *testing.T) {
+func TestABatchThatOverrunsIsFollowedAtOnceAndMissedTriggersAreNotMadeUpFor(t *testing.T) {
 	w := newWorld(t, 10)
 	var starts []time.Time
 	ctx, stop := context.WithCancel(t.Context())
@@ -106,12 +106,41 @@ func TestTriggersThatWereMissedAreSkippedNotStackedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var gaps []time.Duration
-	for i := 1; i < len(starts); i++ {
-		gaps = append(gaps, starts[i].Sub(starts[i-1]).Round(10*time.Second))
+	var at []time.Duration
+	grid := starts[1].Truncate(10 * time.Second)
+	for _, s := range starts[1:] {
+		at = append(at, s.Sub(grid).Round(time.Second))
 	}
-	if !slices.Equal(gaps, []time.Duration{10 * time.Second, 40 * time.Second, 10 * time.Second, 10 * time.Second}) {
-		t.Fatalf("gaps between triggers %v", gaps)
+	if want := []time.Duration{0, 34 * time.Second, 40 * time.Second, 50 * time.Second}; !slices.Equal(at, want) {
+		t.Fatalf("triggers at %v, want %v", at, want)
+	}
+}
+
+func TestAnIdleQueryTakesNewsAtOnceButOnceATrigger(t *testing.T) {
+	w := newWorld(t, 10)
+	var starts []time.Time
+	ctx, stop := context.WithCancel(t.Context())
+	news := func(after time.Duration) {
+		w.clock.set(func(t time.Time) time.Time { return t.Add(after) })
+		w.kafka.produce(0, 1)
+	}
+	err := w.runCtx(ctx, func(q *engine.Query, s *fakeSource) {
+		q.Options.Trigger = engine.Trigger{ProcessingTime: 10 * time.Second}
+		q.OnIdle = func() { news(3 * time.Second) }
+		s.onRead = func() {
+			if starts = append(starts, w.clock.Now()); len(starts) == 4 {
+				stop()
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	grid := starts[1].Truncate(10 * time.Second)
+	for i, s := range starts[1:] {
+		if at := s.Sub(grid).Round(time.Second); at != time.Duration(i)*10*time.Second+3*time.Second {
+			t.Fatalf("batch %d began %v after the first trigger", i+1, at)
+		}
 	}
 }
 

@@ -32,8 +32,9 @@ const (
 
 // Trigger says when a batch is planned. The names are Spark's.
 type Trigger struct {
-	// ProcessingTime is the interval between the starts of batches; 0 plans the
-	// next one as soon as there is something new.
+	// ProcessingTime is the interval between the starts of batches, which fall on its
+	// whole multiples by the clock; 0 plans the next one as soon as there is
+	// something new.
 	ProcessingTime time.Duration
 	// AvailableNow reads what is there at the start, in batches, and stops.
 	AvailableNow bool
@@ -90,6 +91,9 @@ type Query struct {
 	Logger     *slog.Logger
 	// Progress receives one row a batch; nil keeps them in commits/N only.
 	Progress ProgressSink
+	// Upstream are the queries of this process that write what Source reads. On an
+	// interval, a trigger of this one comes after theirs.
+	Upstream []*Query
 	// Drain, when closed, ends a query that runs on an interval: it works off
 	// what its source has by then and returns. Nil never ends it.
 	Drain <-chan struct{}
@@ -107,6 +111,7 @@ type Query struct {
 	// of life for whoever watches. It may be nil and must not block.
 	OnIdle func()
 
+	turns turns
 	// noSource is why there is nothing to read from yet; only Plan sets it.
 	noSource string
 	// careDue is the batch id before which the tables are looked after next.

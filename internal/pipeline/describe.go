@@ -163,7 +163,7 @@ var descriptions = map[string]string{
 	"TableSource.maxOffsetsPerTrigger": "Most offsets in a batch; 0 is no limit.",
 	"TableSource.failOnDataLoss":       "Stop (exit code 3) when rows are gone before they were read.",
 
-	"Trigger.processingTime": "Plan a batch every so often; 0 as soon as there is something new. At most one of the three keys.",
+	"Trigger.processingTime": "Plan a batch every so often, at whole multiples by the clock, after the queries that write the table it reads; 0 as soon as there is something new. At most one of the three keys.",
 	"Trigger.availableNow":   "Work off what is there at the start, in as many batches as needed, and end.",
 	"Trigger.once":           "Work off what is there at the start in one batch, and end.",
 
