@@ -18,6 +18,7 @@ import (
 	"github.com/weirlake/weir/internal/gold"
 	"github.com/weirlake/weir/internal/lake"
 	"github.com/weirlake/weir/internal/lake/datafile"
+	"github.com/weirlake/weir/internal/pipeline"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 	// goldRatio is how much slower than plain DuckDB a run of gold may be.
 	goldRatio = 1.3
 	goldPlain = "gold/plain-duckdb"
+	// goldFactor times --rows are in silver.
+	goldFactor = 10
 )
 
 // goldSilver are the columns of silver.edits that the shipped models read.
@@ -54,7 +57,7 @@ func (b *bench) gold(ctx context.Context) ([]Result, error) {
 		return nil, err
 	}
 	defer c.Close()
-	b.say("gold: making %d rows of silver", b.o.Rows)
+	b.say("gold: making %d rows of silver", goldFactor*b.o.Rows)
 	t, err := b.makeSilver(ctx, c)
 	if err != nil {
 		return nil, err
@@ -74,7 +77,7 @@ func (b *bench) gold(ctx context.Context) ([]Result, error) {
 			func() (err error) { plain, err = b.plainMarts(ctx, g, t); return err },
 			func() error {
 				began := b.o.Clock.Now()
-				_, err := g.Run(ctx, gold.Options{Catalog: c, Clock: b.o.Clock, Logger: slog.New(slog.DiscardHandler), FullRefresh: true})
+				_, err := g.Run(ctx, gold.Options{Catalog: c, Clock: b.o.Clock, Logger: slog.New(slog.DiscardHandler), FullRefresh: true, MemoryLimit: pipeline.DefaultDuckMemory})
 				ours = b.o.Clock.Now().Sub(began)
 				return err
 			},
@@ -87,10 +90,10 @@ func (b *bench) gold(ctx context.Context) ([]Result, error) {
 				return nil, err
 			}
 		}
-		rate := func(d time.Duration) float64 { return round(float64(b.o.Rows) / d.Seconds()) }
+		rate := func(d time.Duration) float64 { return round(float64(goldFactor*b.o.Rows) / d.Seconds()) }
 		return []Result{
-			{Name: goldPlain, Rows: b.o.Rows, RowsPerSecond: rate(plain), Seconds: round(plain.Seconds())},
-			{Name: Gold, Rows: b.o.Rows, RowsPerSecond: rate(ours), Seconds: round(ours.Seconds()), Ratio: round(plain.Seconds() / ours.Seconds())},
+			{Name: goldPlain, Rows: goldFactor * b.o.Rows, RowsPerSecond: rate(plain), Seconds: round(plain.Seconds())},
+			{Name: Gold, Rows: goldFactor * b.o.Rows, RowsPerSecond: rate(ours), Seconds: round(ours.Seconds()), Ratio: round(plain.Seconds() / ours.Seconds())},
 		}, nil
 	})
 }
@@ -122,10 +125,10 @@ func (b *bench) makeSilver(ctx context.Context, c *lake.Catalog) (*table.Table, 
 	defer func() { _ = s.Close() }()
 	var ch lake.Change
 	for n := range int64(goldFiles) {
-		from, to := b.o.Rows*n/goldFiles, b.o.Rows*(n+1)/goldFiles
+		from, to := goldFactor*b.o.Rows*n/goldFiles, goldFactor*b.o.Rows*(n+1)/goldFiles
 		path := filepath.Join(s.Folder(), fmt.Sprintf("silver-%d.parquet", n))
 		err := s.Exec(ctx, fmt.Sprintf("COPY (SELECT %s FROM (SELECT range AS i, %d AS n FROM range(%d, %d))) TO %s (FORMAT parquet, COMPRESSION zstd, FIELD_IDS {%s})",
-			strings.Join(cols, ", "), b.o.Rows, from, to, duck.Quote(path), strings.Join(ids, ", ")))
+			strings.Join(cols, ", "), goldFactor*b.o.Rows, from, to, duck.Quote(path), strings.Join(ids, ", ")))
 		if err != nil {
 			return nil, err
 		}

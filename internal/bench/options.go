@@ -46,7 +46,7 @@ func List() []Description {
 		{Startup, "from the start of the process until the first commit is visible, 1,000 rows waiting"},
 		{Recovery, "from a SIGKILL in mid-backlog until the first new commit is visible"},
 		{Sinks, "staging and commit of batches in memory into each sink; Postgres beside psql's COPY (--postgres), Cassandra (--cassandra)"},
-		{Gold, "the four marts over --rows of silver, beside plain DuckDB on the same Parquet files"},
+		{Gold, fmt.Sprintf("the four marts over %d × --rows of silver, beside plain DuckDB on the same Parquet files", goldFactor)},
 		{Small, fmt.Sprintf("a backlog of %d × --rows records of %d bytes into bronze", smallFactor, smallBytes)},
 		{Large, "a backlog of records of a megabyte into bronze, beside compressing and writing the same bytes"},
 		{IDs, fmt.Sprintf("%d × --rows ids that all stay in the state of dedup, and a SIGKILL with them", smallFactor)},

@@ -11,16 +11,29 @@ with changed as (
         from {{ this }}
     )
     {% endif %}
+),
+
+by_editor as (
+    select
+        e.wiki,
+        e.minute,
+        e.editor,
+        count(*) as edits,
+        count(*) filter (where e.bot) as bot_edits,
+        sum(e.bytes_changed) as bytes_changed,
+        max(e.processed_at) as last_processed_at
+    from {{ ref('stg_edits') }} as e
+    join changed as c on e.wiki = c.wiki and e.minute = c.minute
+    group by e.wiki, e.minute, e.editor
 )
 
 select
-    e.wiki,
-    e.minute,
-    count(*) as edits,
-    count(*) filter (where e.bot) as bot_edits,
-    count(distinct e.editor) as editors,
-    cast(sum(e.bytes_changed) as bigint) as bytes_changed,
-    max(e.processed_at) as last_processed_at
-from {{ ref('stg_edits') }} as e
-join changed as c on e.wiki = c.wiki and e.minute = c.minute
-group by e.wiki, e.minute
+    wiki,
+    minute,
+    cast(sum(edits) as bigint) as edits,
+    cast(sum(bot_edits) as bigint) as bot_edits,
+    count(*) as editors,
+    cast(sum(bytes_changed) as bigint) as bytes_changed,
+    max(last_processed_at) as last_processed_at
+from by_editor
+group by wiki, minute
