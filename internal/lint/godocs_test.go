@@ -54,7 +54,7 @@ func goReference(t *testing.T) string {
 	}
 	p := doc.New(parsed["weir"], strings.TrimSuffix(module, "/"), 0)
 	var b strings.Builder
-	b.WriteString(string(p.Markdown(p.Doc)))
+	b.Write(p.Markdown(p.Doc))
 	code := func(name string, decl ast.Decl, words string) {
 		if strings.TrimSpace(words) == "" {
 			t.Errorf("%s has no comment", name)
