@@ -31,7 +31,8 @@ type Column struct {
 	// Source is a property of the record or the batch: topic, topicId, partition,
 	// offset, timestamp, timestampType, key, value, ingestedAt, batchTime.
 	Source string
-	// Type is string, int, long, double, boolean, timestamptz, binary or json.
+	// Type is string, int, long, float, double, decimal(P,S), boolean, date, timestamp,
+	// timestamptz, binary or json.
 	Type string
 	// Required sends a row without the value to the dead letters.
 	Required bool

@@ -5,7 +5,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
-	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/operator"
 	"github.com/weirlake/weir/internal/pipeline"
@@ -76,16 +75,10 @@ func typedRows(q pipeline.Query) (*sourceiceberg.Rows, error) {
 
 // typedSchema is the shape of the rows that a query over typed columns reads.
 func typedSchema(q pipeline.Query) (*arrow.Schema, error) {
-	types := map[string]arrow.DataType{
-		pipeline.TypeString: arrow.BinaryTypes.String, pipeline.TypeJSON: arrow.BinaryTypes.String,
-		pipeline.TypeInt: arrow.PrimitiveTypes.Int32, pipeline.TypeLong: arrow.PrimitiveTypes.Int64,
-		pipeline.TypeDouble: arrow.PrimitiveTypes.Float64, pipeline.TypeBoolean: arrow.FixedWidthTypes.Boolean,
-		pipeline.TypeTimestamptz: batch.Timestamp, pipeline.TypeBinary: arrow.BinaryTypes.Binary,
-	}
 	var fields []arrow.Field
 	for _, c := range q.Input() {
-		t, ok := types[c.Type]
-		if !ok {
+		t := operator.ArrowType(c.Type)
+		if t == nil {
 			return nil, failure.New(failure.Config, "query %s: column %s of table %s is a %s, which this build does not read", q.Name, c.Name, q.From.Table.Name, c.Type)
 		}
 		fields = append(fields, arrow.Field{Name: c.Name, Type: t, Nullable: !c.Required})

@@ -2,8 +2,11 @@ package batch
 
 import "github.com/apache/arrow-go/v18/arrow"
 
-// Timestamp is the one timestamp type of the project: microseconds, UTC.
+// Timestamp is the type of points in time: microseconds, UTC.
 var Timestamp = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
+
+// LocalTimestamp is a time on the calendar and the clock of nobody says where.
+var LocalTimestamp = &arrow.TimestampType{Unit: arrow.Microsecond}
 
 // Columns of a Kafka record as a row, in their order.
 const (

@@ -330,42 +330,11 @@ func (s *Scanner) duplicate(at int, key []byte) int {
 	return s.fail(DuplicateKey, at, fmt.Sprintf("key %q%s occurs twice in one object", key, more))
 }
 
-// number scans a number; range is no matter of the grammar.
+// number scans a number.
 func (s *Scanner) number(i int) int {
-	doc := s.doc
-	if doc[i] == '-' {
-		i++
+	end, ok := numberEnd(s.doc, i)
+	if !ok {
+		return s.unexpected(end, "a digit")
 	}
-	if i >= len(doc) || doc[i]-'0' > 9 {
-		return s.unexpected(i, "a digit")
-	}
-	if doc[i] == '0' {
-		i++
-	} else {
-		for i < len(doc) && doc[i]-'0' <= 9 {
-			i++
-		}
-	}
-	if i < len(doc) && doc[i] == '.' {
-		i++
-		if i >= len(doc) || doc[i]-'0' > 9 {
-			return s.unexpected(i, "a digit")
-		}
-		for i < len(doc) && doc[i]-'0' <= 9 {
-			i++
-		}
-	}
-	if i < len(doc) && doc[i]|0x20 == 'e' {
-		i++
-		if i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
-			i++
-		}
-		if i >= len(doc) || doc[i]-'0' > 9 {
-			return s.unexpected(i, "a digit")
-		}
-		for i < len(doc) && doc[i]-'0' <= 9 {
-			i++
-		}
-	}
-	return i
+	return end
 }

@@ -57,20 +57,99 @@ const (
 	maxMicros = 2_932_897*secondsPerDay*microsPerSecond - 1
 )
 
+// LocalMicros decodes a time without a zone; see ParseLocalTime.
+func (v Value) LocalMicros(doc, scratch []byte) (micros int64, grown []byte, r Reason) {
+	if v.Kind != String {
+		return 0, scratch, TypeMismatch
+	}
+	text, grown := v.Text(doc, scratch)
+	micros, ok := ParseLocalTime(text)
+	if !ok {
+		return 0, grown, BadTimestamp
+	}
+	return micros, grown, OK
+}
+
+// Days decodes a date; see ParseDate.
+func (v Value) Days(doc, scratch []byte) (days int32, grown []byte, r Reason) {
+	if v.Kind != String {
+		return 0, scratch, TypeMismatch
+	}
+	text, grown := v.Text(doc, scratch)
+	days, ok := ParseDate(text)
+	if !ok {
+		return 0, grown, BadTimestamp
+	}
+	return days, grown, OK
+}
+
+// ParseDate reads YYYY-MM-DD of the years 0000 to 9999, in days since 1970-01-01.
+func ParseDate(b []byte) (days int32, ok bool) {
+	n, ok := date(b)
+	return int32(n), ok && len(b) == dateLen //nolint:gosec // four digits of a year
+}
+
+// ParseLocalTime reads a time as RFC 3339 writes it, but without Z or an offset and
+// with a T or a space between date and time. It gives the microseconds that would
+// have passed since 1970 were it UTC; there is no second 60.
+func ParseLocalTime(b []byte) (micros int64, ok bool) {
+	micros, rest, ok := clockTime(b)
+	return micros, ok && len(rest) == 0 && b[17] != '6'
+}
+
 // ParseRFC3339 reads a time as RFC 3339 writes it; see Micros.
 func ParseRFC3339(b []byte) (micros int64, ok bool) {
-	if len(b) < 20 || b[4] != '-' || b[7] != '-' || b[10]|0x20 != 't' || b[13] != ':' || b[16] != ':' {
+	micros, rest, ok := clockTime(b)
+	if !ok || b[dateLen] == ' ' {
+		return 0, false
+	}
+	offset, ok := zone(rest)
+	if !ok {
+		return 0, false
+	}
+	micros -= offset * microsPerSecond
+	if b[17] == '6' && !leap(floorSeconds(micros)) {
+		return 0, false
+	}
+	return micros, micros >= minMicros && micros <= maxMicros
+}
+
+func floorSeconds(micros int64) int64 {
+	s := micros / microsPerSecond
+	if micros%microsPerSecond < 0 {
+		s--
+	}
+	return s
+}
+
+const dateLen = len("2006-01-02")
+
+// date reads the date that b begins with, in days since 1970-01-01.
+func date(b []byte) (days int, ok bool) {
+	if len(b) < dateLen || b[4] != '-' || b[7] != '-' {
 		return 0, false
 	}
 	year, month, day := two(b[0:])*100+two(b[2:]), two(b[5:]), two(b[8:])
-	hour, minute, second := two(b[11:]), two(b[14:]), two(b[17:])
-	if year < 0 || two(b[0:]) < 0 || two(b[2:]) < 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) ||
-		hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60 {
+	if two(b[0:]) < 0 || two(b[2:]) < 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) {
 		return 0, false
 	}
-	rest := b[19:]
+	return daysBefore(year, month, day), true
+}
+
+// clockTime reads date and time of day and gives what is behind them. A second of
+// 60 is taken for the one after it; the caller says whether it may be.
+func clockTime(b []byte) (micros int64, rest []byte, ok bool) {
+	days, ok := date(b)
+	if !ok || len(b) < 19 || b[10]|0x20 != 't' && b[10] != ' ' || b[13] != ':' || b[16] != ':' {
+		return 0, nil, false
+	}
+	hour, minute, second := two(b[11:]), two(b[14:]), two(b[17:])
+	if hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60 {
+		return 0, nil, false
+	}
+	rest = b[19:]
 	fraction := int64(0)
-	if rest[0] == '.' {
+	if len(rest) > 0 && rest[0] == '.' {
 		n := 1
 		scale := int64(100_000)
 		for ; n < len(rest) && rest[n]-'0' <= 9; n++ {
@@ -78,20 +157,12 @@ func ParseRFC3339(b []byte) (micros int64, ok bool) {
 			scale /= 10
 		}
 		if n == 1 {
-			return 0, false
+			return 0, nil, false
 		}
 		rest = rest[n:]
 	}
-	offset, ok := zone(rest)
-	if !ok {
-		return 0, false
-	}
-	seconds := int64(daysBefore(year, month, day))*secondsPerDay + int64(hour*3600+minute*60+second) - offset
-	if second == 60 && !leap(seconds) {
-		return 0, false
-	}
-	micros = seconds*microsPerSecond + fraction
-	return micros, micros >= minMicros && micros <= maxMicros
+	seconds := int64(days)*secondsPerDay + int64(hour*3600+minute*60+second)
+	return seconds*microsPerSecond + fraction, rest, true
 }
 
 // zone reads Z or ±hh:mm, in seconds east of UTC.

@@ -50,17 +50,18 @@ func (v Value) Int64(doc []byte) (int64, Reason) {
 		return 0, TypeMismatch
 	}
 	b := doc[v.Start:v.End]
+	text := b
 	neg := b[0] == '-'
 	if neg {
 		b = b[1:]
 	}
 	if len(b) > 18 {
-		return wideInt(b, neg)
+		return parseNumber(text).int64()
 	}
 	var n int64
 	for _, c := range b {
 		if c -= '0'; c > 9 {
-			return wideInt(b, neg)
+			return parseNumber(text).int64()
 		} else {
 			n = n*10 + int64(c)
 		}
@@ -69,57 +70,6 @@ func (v Value) Int64(doc []byte) (int64, Reason) {
 		n = -n
 	}
 	return n, OK
-}
-
-// wideInt decodes a number of any accepted form, sign taken off.
-func wideInt(b []byte, neg bool) (int64, Reason) {
-	mantissa, exp := b, 0
-	if e := bytes.IndexAny(b, "eE"); e >= 0 {
-		mantissa = b[:e]
-		n, err := strconv.Atoi(string(b[e+1:]))
-		if err != nil || n > math.MaxInt32 || n < math.MinInt32 {
-			n = math.MaxInt32
-			if b[e+1] == '-' {
-				n = -n
-			}
-		}
-		exp = n
-	}
-	whole, frac, _ := bytes.Cut(mantissa, []byte{'.'})
-	frac = bytes.TrimRight(frac, "0")
-	digits := whole
-	if len(frac) > 0 {
-		digits = append(append(make([]byte, 0, len(b)), whole...), frac...)
-		exp -= len(frac)
-	}
-	digits = bytes.TrimLeft(digits, "0")
-	if len(digits) == 0 {
-		return 0, OK
-	}
-	for exp < 0 && digits[len(digits)-1] == '0' {
-		digits = digits[:len(digits)-1]
-		exp++
-	}
-	if exp < 0 {
-		return 0, TypeMismatch
-	}
-	if len(digits)+exp > 19 {
-		return 0, NumberOutOfRange
-	}
-	var n uint64 // 19 digits fit
-	for _, c := range digits {
-		n = n*10 + uint64(c-'0')
-	}
-	for ; exp > 0; exp-- {
-		n *= 10
-	}
-	switch {
-	case neg && n <= 1<<63:
-		return -int64(n), OK
-	case !neg && n <= math.MaxInt64:
-		return int64(n), OK
-	}
-	return 0, NumberOutOfRange
 }
 
 // Int32 decodes an integer of 32 bits.
@@ -133,12 +83,21 @@ func (v Value) Int32(doc []byte) (int32, Reason) {
 
 // Float64 decodes a number to the nearest double. One beyond the largest is
 // out of range; one below the smallest is zero.
-func (v Value) Float64(doc []byte) (float64, Reason) {
+func (v Value) Float64(doc []byte) (float64, Reason) { return v.float(doc, 64) }
+
+// Float32 decodes a number to the nearest float, in one step: rounding to a double
+// first would round twice. Its ends are those of Float64.
+func (v Value) Float32(doc []byte) (float32, Reason) {
+	f, r := v.float(doc, 32)
+	return float32(f), r
+}
+
+func (v Value) float(doc []byte, bitSize int) (float64, Reason) {
 	if v.Kind != Number {
 		return 0, TypeMismatch
 	}
 	b := doc[v.Start:v.End]
-	f, err := strconv.ParseFloat(unsafe.String(&b[0], len(b)), 64)
+	f, err := strconv.ParseFloat(unsafe.String(&b[0], len(b)), bitSize)
 	if err != nil {
 		if errors.Is(err, strconv.ErrRange) && math.IsInf(f, 0) {
 			return 0, NumberOutOfRange

@@ -72,7 +72,7 @@ var allowed = map[string][]string{
 	"tracing":     {"engine", "operator", "failure", "clock"},
 	"openlineage": {"engine", "batch", "failure", "clock"},
 	// Edges of the program.
-	"pipeline": {"failure", "clock"},
+	"pipeline": {"event", "failure", "clock"},
 	"bench":    {"*"},
 	"ingest":   {"event", "failure", "fault", "clock", "broker"},
 	"replay":   {"failure", "clock"},

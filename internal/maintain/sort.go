@@ -130,6 +130,8 @@ func comparer(a arrow.Array) func(i, j int) int {
 		f = func(i, j int) int { return cmp.Compare(x.Value(i), x.Value(j)) }
 	case *array.Float64:
 		f = func(i, j int) int { return cmp.Compare(x.Value(i), x.Value(j)) }
+	case *array.Decimal128:
+		f = func(i, j int) int { return x.Value(i).Cmp(x.Value(j)) }
 	case *array.Timestamp:
 		f = func(i, j int) int { return cmp.Compare(x.Value(i), x.Value(j)) }
 	case *array.Date32:

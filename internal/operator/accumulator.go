@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/zeebo/xxh3"
 
 	"github.com/weirlake/weir/internal/batch"
@@ -22,9 +23,13 @@ type valueType uint8
 const (
 	valInt valueType = iota
 	valLong
+	valFloat
 	valDouble
 	valBool
+	valDate
+	valLocal
 	valTime
+	valDecimal
 	valString
 	valBinary
 )
@@ -35,11 +40,20 @@ func valueTypeOf(t arrow.DataType) (valueType, bool) {
 		return valInt, true
 	case arrow.INT64:
 		return valLong, true
+	case arrow.FLOAT32:
+		return valFloat, true
 	case arrow.FLOAT64:
 		return valDouble, true
+	case arrow.DECIMAL128:
+		return valDecimal, true
+	case arrow.DATE32:
+		return valDate, true
 	case arrow.BOOL:
 		return valBool, true
 	case arrow.TIMESTAMP:
+		if arrow.TypeEqual(t, batch.LocalTimestamp) {
+			return valLocal, true
+		}
 		return valTime, arrow.TypeEqual(t, batch.Timestamp)
 	case arrow.STRING:
 		return valString, true
@@ -50,13 +64,18 @@ func valueTypeOf(t arrow.DataType) (valueType, bool) {
 }
 
 func (t valueType) String() string {
-	return [...]string{"int", "long", "double", "boolean", "timestamptz", "string", "binary"}[t]
+	return [...]string{"int", "long", "float", "double", "boolean", "date", "timestamp", "timestamptz", "decimal", "string", "binary"}[t]
 }
 
-func (t valueType) variable() bool { return t >= valString }
+// variable reports whether a value is its bytes: a decimal's are the sixteen of its
+// digits, as Arrow holds them.
+func (t valueType) variable() bool { return t >= valDecimal }
 
-// value is one value of a column: its 64 bits, or its bytes. The bytes belong
-// to the record.
+// inexact reports whether equal values need not be the same value.
+func (t valueType) inexact() bool { return t == valFloat || t == valDouble }
+
+// value is one value of a column: its 64 bits (a float is held as a double), or its
+// bytes. The bytes belong to the record.
 type value struct {
 	bits uint64
 	text []byte
@@ -78,6 +97,12 @@ func valueOf(a arrow.Array, row int) (value, bool) {
 		return value{bits: uint64(a.Value(row))}, true
 	case *array.Timestamp:
 		return value{bits: uint64(a.Value(row))}, true
+	case *array.Date32:
+		return value{bits: uint64(int64(a.Value(row)))}, true //nolint:gosec // the bits
+	case *array.Decimal128:
+		return value{text: arrow.Decimal128Traits.CastToBytes(a.Values()[row : row+1])}, true
+	case *array.Float32:
+		return value{bits: math.Float64bits(float64(a.Value(row)))}, true
 	case *array.Float64:
 		return value{bits: math.Float64bits(a.Value(row))}, true
 	case *array.Boolean:
@@ -93,9 +118,11 @@ func valueOf(a arrow.Array, row int) (value, bool) {
 // greatest, and the two zeros are equal.
 func (t valueType) compare(a, b value) int {
 	switch {
+	case t == valDecimal:
+		return decimalOf(a).Cmp(decimalOf(b))
 	case t.variable():
 		return bytes.Compare(a.text, b.text)
-	case t == valDouble:
+	case t.inexact():
 		x, y := math.Float64frombits(a.bits), math.Float64frombits(b.bits)
 		switch {
 		case math.IsNaN(x) && math.IsNaN(y):
@@ -108,6 +135,11 @@ func (t valueType) compare(a, b value) int {
 		return cmp.Compare(x, y)
 	}
 	return cmp.Compare(int64(a.bits), int64(b.bits))
+}
+
+// decimalOf is the number of a decimal's bytes.
+func decimalOf(v value) decimal128.Num {
+	return decimal128.New(int64(binary.LittleEndian.Uint64(v.text[8:])), binary.LittleEndian.Uint64(v.text)) //nolint:gosec // the bits
 }
 
 func (t valueType) appendValue(b []byte, v value) []byte {
@@ -155,6 +187,9 @@ func (s *accSpec) newAccumulator() accumulator {
 	case Count:
 		return &countAcc{}
 	case Sum, Avg:
+		if s.typ == valDecimal {
+			return &decimalSumAcc{typ: s.sum}
+		}
 		return &sumAcc{avg: s.Function == Avg}
 	case Min, Max:
 		return &extremeAcc{typ: s.typ, sign: signOf(s.Function == Max)}
@@ -487,6 +522,12 @@ func appendResult(b array.Builder, v value, ok bool) {
 		b.Append(int64(v.bits))
 	case *array.TimestampBuilder:
 		b.Append(arrow.Timestamp(v.bits))
+	case *array.Date32Builder:
+		b.Append(arrow.Date32(v.bits)) //nolint:gosec // the bits
+	case *array.Decimal128Builder:
+		b.Append(decimalOf(v))
+	case *array.Float32Builder:
+		b.Append(float32(math.Float64frombits(v.bits)))
 	case *array.Float64Builder:
 		b.Append(math.Float64frombits(v.bits))
 	case *array.BooleanBuilder:

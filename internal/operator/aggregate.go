@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/weirlake/weir/internal/batch"
+	"github.com/weirlake/weir/internal/event"
 	"github.com/weirlake/weir/internal/failure"
 )
 
@@ -67,7 +68,8 @@ type TimeWindow struct{ Duration, Slide time.Duration }
 //
 // No result depends on the order in which rows came: first and last are by
 // event time, the smaller (greater) value where times are equal; collectSet
-// keeps the smallest distinct values; sums are exact, and null beyond 64 bits.
+// keeps the smallest distinct values; sums are exact, and null beyond 64 bits, or
+// beyond the digits of a sum of decimals.
 type Aggregate struct {
 	Name, Function, Column string
 	// Limit is how many values collectSet keeps; 0 is CollectDefault.
@@ -113,6 +115,7 @@ type accSpec struct {
 	col   int // -1 for count of rows
 	typ   valueType
 	limit int
+	sum   event.DecimalType // of a sum of decimals
 }
 
 // compileAggregation checks a stage against the rows that it gets.
@@ -147,7 +150,7 @@ func compileAggregation(i int, a Aggregation, in *arrow.Schema, timeColumn strin
 			continue
 		}
 		f := in.Field(at[0])
-		if t, ok := valueTypeOf(f.Type); !ok || t == valDouble {
+		if t, ok := valueTypeOf(f.Type); !ok || t.inexact() {
 			fault("key: column %q is %s, which has no exact equality", k, f.Type)
 		}
 		g.keys = append(g.keys, at[0])
@@ -231,8 +234,12 @@ func compileAggregate(c Aggregate, in *arrow.Schema) (accSpec, arrow.DataType, b
 	case Count, ApproxCountDistinct:
 		return s, arrow.PrimitiveTypes.Int64, false, nil
 	case Sum, Avg:
+		if d, ok := f.Type.(*arrow.Decimal128Type); ok && c.Function == Sum {
+			s.sum = event.DecimalType{Precision: int(d.Precision), Scale: int(d.Scale)}.Sum()
+			return s, typeDecimal.arrow(s.sum), true, nil
+		}
 		if t != valInt && t != valLong {
-			return fail("%s of %q, which is %s: only int and long add up to the same whatever the order of rows", c.Function, c.Column, f.Type)
+			return fail("%s of %q, which is %s: only int, long and the sum of decimals come to the same whatever the order of rows", c.Function, c.Column, f.Type)
 		}
 		if c.Function == Avg {
 			return s, arrow.PrimitiveTypes.Float64, true, nil

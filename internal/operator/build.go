@@ -6,6 +6,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/weirlake/weir/internal/event"
@@ -67,7 +68,7 @@ func (w *worker) validity(i int) (*memory.Buffer, int) {
 
 // array makes the array of buffers that it takes over.
 func (w *worker) array(i, nulls int, buffers ...*memory.Buffer) arrow.Array {
-	data := array.NewData(w.c.k.columns[i].typ.arrow(), len(w.keep), buffers, nil, nulls, 0)
+	data := array.NewData(w.c.k.columns[i].arrow, len(w.keep), buffers, nil, nulls, 0)
 	defer data.Release()
 	for _, b := range buffers {
 		if b != nil {
@@ -91,14 +92,17 @@ func (w *worker) buildFixed(i int) arrow.Array {
 				bitutil.SetBit(bits, n)
 			}
 		}
-	case typeInt:
+	case typeInt, typeFloat, typeDate:
 		b = w.buffer(arrow.Int32Traits.BytesRequired(len(w.keep)))
 		out := arrow.Int32Traits.CastFromBytes(b.Bytes())
 		for n, row := range w.keep {
 			out[n] = int32(cells[row].bits) // null cells are zero
 		}
+	case typeDecimal:
+		b = w.buffer(arrow.Decimal128Traits.BytesRequired(len(w.keep)))
+		w.fillDecimals(i, arrow.Decimal128Traits.CastFromBytes(b.Bytes()))
 	default:
-		// long, double and timestamptz are their 64 bits.
+		// long, double and times are their 64 bits.
 		b = w.buffer(arrow.Uint64Traits.BytesRequired(len(w.keep)))
 		out := arrow.Uint64Traits.CastFromBytes(b.Bytes())
 		for n, row := range w.keep {
@@ -106,6 +110,16 @@ func (w *worker) buildFixed(i int) arrow.Array {
 		}
 	}
 	return w.array(i, nulls, valid, b)
+}
+
+func (w *worker) fillDecimals(i int, out []decimal128.Num) {
+	col, value := &w.c.k.columns[i], w.c.in.value
+	for n, row := range w.keep {
+		out[n] = decimal128.Num{}
+		if c := w.cells[i][row]; c.kind != cellNull {
+			out[n] = w.decimal(col, c, value.Value(w.lo+int(row)))
+		}
+	}
 }
 
 // buildVariable fills offsets and bytes. The bytes of one block's column are

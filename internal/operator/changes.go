@@ -85,7 +85,7 @@ func (k *compiled) compileChanges(c *Changes) []error {
 			switch {
 			case !ok:
 				fault("%s: there is no column %q", what, name)
-			case k.columns[i].typ == typeDouble || k.columns[i].typ == typeJSON:
+			case k.columns[i].typ.inexact():
 				fault("%s: column %s is %s, which has no exact order", what, name, k.columns[i].typ)
 			case what == "keys" && !k.columns[i].Required:
 				fault("keys: column %s must be required", name)

@@ -22,17 +22,17 @@ var verdicts = map[string]verdict{
 }
 
 // compare compiles a comparison. A null on either side is unknown. Strings are
-// compared by bytes; numbers by value, a long and a double exactly.
+// compared by bytes; numbers by value, exactly, whatever their types.
 func (p *parser) compare(l operand, op token, r operand) (condition, error) {
 	v, ok := verdicts[op.text]
 	if !ok {
 		return nil, p.fail(op.at, "%s is no comparison", op.text)
 	}
 	var err error
-	if l.class == classTime {
-		r, err = p.timeLiteral(r)
-	} else if r.class == classTime {
-		l, err = p.timeLiteral(l)
+	if l.class.timely() {
+		r, err = p.timeLiteral(r, l.class)
+	} else if r.class.timely() {
+		l, err = p.timeLiteral(l, r.class)
 	}
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (p *parser) compare(l operand, op token, r operand) (condition, error) {
 		return func(*worker) tri { return unknown }, nil
 	case l.class == classText && r.class == classText:
 		return compareTexts(v, l, r), nil
-	case l.class == classInt && r.class == classInt, l.class == classTime && r.class == classTime:
+	case l.class == r.class && (l.class == classInt || l.class.timely()):
 		return func(w *worker) tri {
 			a, ok1 := l.int(w)
 			b, ok2 := r.int(w)
@@ -66,6 +66,8 @@ func (p *parser) compare(l operand, op token, r operand) (condition, error) {
 			}
 			return v[cmp.Compare(a, b)+1]
 		}, nil
+	case l.class.numeric() && r.class.numeric() && (l.class == classDecimal || r.class == classDecimal):
+		return compareExact(v, l, r), nil
 	case l.class == classInt && r.class == classDouble, l.class == classDouble && r.class == classInt:
 		return compareMixed(v, l, r), nil
 	case l.class == classBool && r.class == classBool:

@@ -92,9 +92,9 @@ type Column struct {
 	// offset, timestamp, timestampType, key, value, ingestedAt) or batchTime,
 	// the plan's clock. Snake case and a leading $ or kafka_ are accepted.
 	Source string
-	// Type is string, int, long, double, boolean, timestamptz, binary or json
-	// (the JSON text itself, whatever it is, in a string column). A path of
-	// type binary holds base64.
+	// Type is string, int, long, float, double, decimal(P,S), boolean, date,
+	// timestamp (without a zone), timestamptz, binary or json (the JSON text itself,
+	// whatever it is, in a string column). A path of type binary holds base64.
 	Type string
 	// Required sends a row without the value to the dead-letter output, and
 	// makes the column not nullable.
@@ -128,16 +128,43 @@ const (
 	typeString colType = iota
 	typeInt
 	typeLong
+	typeFloat
 	typeDouble
+	typeDecimal
 	typeBool
+	typeDate
+	typeLocal // timestamp without a zone
 	typeTime
 	typeBinary
 	typeJSON
 )
 
 var typeNames = map[string]colType{
-	"string": typeString, "int": typeInt, "long": typeLong, "double": typeDouble,
-	"boolean": typeBool, "timestamptz": typeTime, "binary": typeBinary, "json": typeJSON,
+	"string": typeString, "int": typeInt, "long": typeLong, "float": typeFloat, "double": typeDouble, "decimal": typeDecimal,
+	"boolean": typeBool, "date": typeDate, "timestamp": typeLocal, "timestamptz": typeTime, "binary": typeBinary, "json": typeJSON,
+}
+
+// parseType reads a declared type; the error says what is wrong with it.
+func parseType(text string) (colType, event.DecimalType, error) {
+	if name, _, sized := strings.Cut(text, "("); sized || name == "decimal" {
+		d, err := event.ParseDecimalType(text)
+		return typeDecimal, d, err
+	}
+	t, ok := typeNames[text]
+	if !ok {
+		return 0, event.DecimalType{}, errors.New("is not one of string, int, long, float, double, decimal(P,S), boolean, date, timestamp, timestamptz, binary, json")
+	}
+	return t, event.DecimalType{}, nil
+}
+
+// ArrowType is the type of a column that is declared as text, nil where no column
+// can be.
+func ArrowType(text string) arrow.DataType {
+	t, d, err := parseType(text)
+	if err != nil {
+		return nil
+	}
+	return t.arrow(d)
 }
 
 func (t colType) String() string {
@@ -149,12 +176,21 @@ func (t colType) String() string {
 	return "?"
 }
 
-func (t colType) arrow() arrow.DataType {
+// arrow is the type in records; d is a decimal's.
+func (t colType) arrow(d event.DecimalType) arrow.DataType {
 	switch t {
 	case typeInt:
 		return arrow.PrimitiveTypes.Int32
 	case typeLong:
 		return arrow.PrimitiveTypes.Int64
+	case typeFloat:
+		return arrow.PrimitiveTypes.Float32
+	case typeDecimal:
+		return &arrow.Decimal128Type{Precision: int32(d.Precision), Scale: int32(d.Scale)} //nolint:gosec // at most event.MaxPrecision
+	case typeDate:
+		return arrow.FixedWidthTypes.Date32
+	case typeLocal:
+		return batch.LocalTimestamp
 	case typeDouble:
 		return arrow.PrimitiveTypes.Float64
 	case typeBool:
@@ -167,6 +203,9 @@ func (t colType) arrow() arrow.DataType {
 		return arrow.BinaryTypes.String
 	}
 }
+
+// inexact reports whether equal values need not be the same value.
+func (t colType) inexact() bool { return t == typeFloat || t == typeDouble || t == typeJSON }
 
 // variable reports whether values have no fixed width.
 func (t colType) variable() bool { return t == typeString || t == typeBinary || t == typeJSON }
@@ -219,9 +258,12 @@ var timeFormats = map[string]event.TimeFormat{
 // column is a compiled Column.
 type column struct {
 	Column
-	typ    colType
-	origin origin
-	format event.TimeFormat
+	typ colType
+	// decimal is the type's, where it is one.
+	decimal event.DecimalType
+	arrow   arrow.DataType
+	origin  origin
+	format  event.TimeFormat
 	// path is the column's output in the scan, -1 where it has none.
 	path int
 }
@@ -319,7 +361,7 @@ func compile(cfg Config) (*compiled, []error) {
 		}
 		k.columns = append(k.columns, col)
 		if !col.hidden() {
-			fields = append(fields, arrow.Field{Name: c.Name, Type: col.typ.arrow(), Nullable: !c.Required})
+			fields = append(fields, arrow.Field{Name: c.Name, Type: col.arrow, Nullable: !c.Required})
 		}
 	}
 	if k.changes {
@@ -355,11 +397,11 @@ func compileColumn(c Column) (column, []error) {
 	if c.Name == "" {
 		fault("the name is missing")
 	}
-	typ, ok := typeNames[c.Type]
-	if !ok {
-		fault("type %q is not one of string, int, long, double, boolean, timestamptz, binary, json", c.Type)
+	typ, decimal, err := parseType(c.Type)
+	if err != nil {
+		fault("type %q %w", c.Type, err)
 	}
-	col.typ = typ
+	col.typ, col.decimal, col.arrow = typ, decimal, typ.arrow(decimal)
 	if format, known := timeFormats[strings.ToLower(c.TimeFormat)]; !known {
 		fault("timeFormat %q is not one of rfc3339, epochSeconds, epochMillis", c.TimeFormat)
 	} else if col.format = format; c.TimeFormat != "" && (typ != typeTime || c.Path == "") {
@@ -386,7 +428,7 @@ func compileColumn(c Column) (column, []error) {
 			allowed[i] = t.String()
 			fits = fits || t == typ
 		}
-		if ok && !fits {
+		if err == nil && !fits {
 			fault("source %s has type %s, not %s", c.Source, strings.Join(allowed, " or "), c.Type)
 		}
 	}
@@ -428,7 +470,7 @@ func (k *compiled) compileTime(cfg Config) []error {
 			fault("dropDuplicatesWithinWatermark: there is no column %q", name)
 		case seen[name]:
 			fault("dropDuplicatesWithinWatermark: column %s is named twice", name)
-		case k.columns[i].typ == typeDouble || k.columns[i].typ == typeJSON:
+		case k.columns[i].typ.inexact():
 			fault("dropDuplicatesWithinWatermark: column %s is %s, which has no exact equality", name, k.columns[i].typ)
 		case k.columns[i].origin == fromBatchTime:
 			fault("dropDuplicatesWithinWatermark: column %s is the batch's clock, no key of a row", name)

@@ -2,9 +2,12 @@ package operator
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"github.com/weirlake/weir/internal/event"
 )
@@ -37,14 +40,24 @@ const (
 	classText
 	classInt
 	classDouble
+	classDecimal
 	classBool
 	classTime
+	classDate
+	classLocal
 	classOpaque // only IS [NOT] NULL
 )
 
-var classNames = [...]string{"null", "string", "number", "number", "boolean", "timestamptz", "opaque"}
+var classNames = [...]string{"null", "string", "number", "number", "number", "boolean", "timestamptz", "date", "timestamp", "opaque"}
 
-// operand is a column or a literal. Only the getter of its class is set.
+// timely reports whether values of the class are held as their count of
+// microseconds or days.
+func (c class) timely() bool { return c == classTime || c == classDate || c == classLocal }
+
+func (c class) numeric() bool { return c == classInt || c == classDouble || c == classDecimal }
+
+// operand is a column or a literal. Only the getter of its class is set: text for
+// texts, int for integers and times, double for floats too.
 type operand struct {
 	at    int
 	class class
@@ -55,6 +68,11 @@ type operand struct {
 	int    func(w *worker) (int64, bool)
 	double func(w *worker) (float64, bool)
 	bool   func(w *worker) (bool, bool)
+	// decimal gives the digits, of which scale are behind the point.
+	decimal func(w *worker) (decimal128.Num, bool)
+	scale   int
+	// literal is a literal number, exactly.
+	literal *big.Rat
 }
 
 // parser is a recursive descent over the tokens. The first fault ends it.
@@ -305,7 +323,7 @@ func (p *parser) operand() (operand, error) {
 		return o, nil
 	case tokNumber:
 		if n, err := strconv.ParseInt(t.text, 10, 64); err == nil {
-			o.class = classInt
+			o.class, o.literal = classInt, new(big.Rat).SetInt64(n)
 			o.int = func(*worker) (int64, bool) { return n, true }
 			return o, nil
 		}
@@ -317,6 +335,9 @@ func (p *parser) operand() (operand, error) {
 			return o, p.fail(t.at, "%s is beyond 64 bits", t.text)
 		}
 		o.class = classDouble
+		if o.literal, _ = new(big.Rat).SetString(t.text); o.literal == nil {
+			o.literal = new(big.Rat).SetFloat64(f) // too small to write down
+		}
 		o.double = func(*worker) (float64, bool) { return f, true }
 		return o, nil
 	case tokName:
@@ -350,16 +371,25 @@ func (p *parser) columnOperand(o operand, t token) (operand, error) {
 	case typeString:
 		o.class = classText
 		o.text = func(w *worker) ([]byte, bool) { return w.textOf(i) }
-	case typeInt, typeLong, typeTime:
-		o.class = classInt
-		if p.columns[i].typ == typeTime {
+	case typeInt, typeLong, typeTime, typeDate, typeLocal:
+		switch p.columns[i].typ {
+		case typeTime:
 			o.class = classTime
+		case typeDate:
+			o.class = classDate
+		case typeLocal:
+			o.class = classLocal
+		default:
+			o.class = classInt
 		}
 		o.int = func(w *worker) (int64, bool) {
 			c := w.cells[i][w.at]
 			return int64(c.bits), c.kind != cellNull
 		}
-	case typeDouble:
+	case typeDecimal:
+		o.class, o.scale = classDecimal, p.columns[i].decimal.Scale
+		o.decimal = func(w *worker) (decimal128.Num, bool) { return w.decimalOf(i) }
+	case typeFloat, typeDouble:
 		o.class = classDouble
 		o.double = func(w *worker) (float64, bool) { return w.doubleOf(i) }
 	case typeBool:
@@ -383,17 +413,33 @@ func isNull(o operand, negated bool) condition {
 	return func(w *worker) tri { return truth((w.cells[o.col][w.at].kind == cellNull) != negated) }
 }
 
-// timeLiteral turns a text literal into a time where the other side is one.
-func (p *parser) timeLiteral(o operand) (operand, error) {
+// timeLiteral turns a text literal into a time, or a date, where the other side is
+// one of class c.
+func (p *parser) timeLiteral(o operand, c class) (operand, error) {
 	if o.class != classText || o.col >= 0 {
 		return o, nil
 	}
 	text, _ := o.text(nil)
-	micros, ok := event.ParseRFC3339(text)
-	if !ok {
-		return o, p.fail(o.at, "%s is no time in RFC 3339, like '2026-01-31T12:00:00Z'", o.show)
+	var n int64
+	var ok bool
+	var want string
+	switch c {
+	case classTime:
+		want = "time in RFC 3339, like '2026-01-31T12:00:00Z'"
+		n, ok = event.ParseRFC3339(text)
+	case classLocal:
+		want = "time without a zone, like '2026-01-31T12:00:00'"
+		n, ok = event.ParseLocalTime(text)
+	default:
+		want = "date, like '2026-01-31'"
+		var days int32
+		days, ok = event.ParseDate(text)
+		n = int64(days)
 	}
-	o.class = classTime
-	o.int = func(*worker) (int64, bool) { return micros, true }
+	if !ok {
+		return o, p.fail(o.at, "%s is no %s", o.show, want)
+	}
+	o.class = c
+	o.int = func(*worker) (int64, bool) { return n, true }
 	return o, nil
 }

@@ -24,10 +24,16 @@ var filterColumns = []Column{
 	{Name: "topic", Source: "topic", Type: "string"},
 	{Name: "key", Source: "key", Type: "string"},
 	{Name: "off", Source: "offset", Type: "long"},
+	{Name: "m", Path: "$.m", Type: "decimal(18,2)"},
+	{Name: "w", Path: "$.w", Type: "decimal(38,10)"},
+	{Name: "f", Path: "$.f", Type: "float"},
+	{Name: "day", Path: "$.day", Type: "date"},
+	{Name: "local", Path: "$.local", Type: "timestamp"},
 }
 
 func TestFilterFollowsThreeValuedLogic(t *testing.T) {
-	doc := `{"s":"edit","s2":"a\"\u00e9b","n":9007199254740993,"i":-3,"d":0.5,"b":true,"t":"2026-05-04T12:00:00Z","x":"AA==","j":[1],"o":"y"}`
+	doc := `{"s":"edit","s2":"a\"\u00e9b","n":9007199254740993,"i":-3,"d":0.5,"b":true,"t":"2026-05-04T12:00:00Z","x":"AA==","j":[1],"o":"y",
+		"m":-19.99,"w":"1234567890123456789012345678.0000000001","f":0.1,"day":"2026-05-04","local":"2026-05-04T12:00:00.25"}`
 	for filter, kept := range map[string]bool{
 		"s = 'edit'":                            true,
 		"s == 'edit'":                           true,
@@ -64,31 +70,48 @@ func TestFilterFollowsThreeValuedLogic(t *testing.T) {
 		"x IS NULL":                             false,
 		`"odd name" = 'y' and ` + "`odd name` = 'y'": true,
 		"topic = 't' AND off = 0 AND key IS NULL":    true,
-		"key = 'k'":                             false,
-		"NOT key = 'k'":                         false, // unknown stays unknown
-		"key = 'k' OR s = 'edit'":               true,
-		"s = 'edit' OR key = 'k'":               true,
-		"key = 'k' AND s = 'edit'":              false,
-		"key IS NULL OR key = 'k'":              true,
-		"key = NULL":                            false,
-		"NOT (key = NULL)":                      false,
-		"NULL IS NULL AND NOT 1 IS NULL":        true,
-		"NULL":                                  false,
-		"1 = 1":                                 true,
-		"1 < 2 AND 2.5 > 2":                     true,
-		"s = 'log' OR s = 'edit' AND i = 0":     false, // AND binds tighter
-		"(s = 'edit' OR s = 'log') AND i = -3":  true,
-		"not s = 'edit' or i = -3":              true,
-		"s LIKE 'ed%'":                          true,
-		"s LIKE '%di%'":                         true,
-		"s LIKE '____'":                         true,
-		"s LIKE '_____'":                        false,
-		"s NOT LIKE 'x%'":                       true,
-		"s2 LIKE 'a__b'":                        true, // é is one character
-		"s LIKE 'edit' AND s LIKE '%%%t'":       true,
-		"s LIKE 'e\\dit' AND s NOT LIKE 'e\\%'": true,
-		"key LIKE '%'":                          false,
-		"s = 'it''s'":                           false,
+		"key = 'k'":                                   false,
+		"NOT key = 'k'":                               false, // unknown stays unknown
+		"key = 'k' OR s = 'edit'":                     true,
+		"s = 'edit' OR key = 'k'":                     true,
+		"key = 'k' AND s = 'edit'":                    false,
+		"key IS NULL OR key = 'k'":                    true,
+		"key = NULL":                                  false,
+		"NOT (key = NULL)":                            false,
+		"NULL IS NULL AND NOT 1 IS NULL":              true,
+		"NULL":                                        false,
+		"1 = 1":                                       true,
+		"1 < 2 AND 2.5 > 2":                           true,
+		"s = 'log' OR s = 'edit' AND i = 0":           false, // AND binds tighter
+		"(s = 'edit' OR s = 'log') AND i = -3":        true,
+		"not s = 'edit' or i = -3":                    true,
+		"s LIKE 'ed%'":                                true,
+		"s LIKE '%di%'":                               true,
+		"s LIKE '____'":                               true,
+		"s LIKE '_____'":                              false,
+		"s NOT LIKE 'x%'":                             true,
+		"s2 LIKE 'a__b'":                              true, // é is one character
+		"s LIKE 'edit' AND s LIKE '%%%t'":             true,
+		"s LIKE 'e\\dit' AND s NOT LIKE 'e\\%'":       true,
+		"key LIKE '%'":                                false,
+		"m = -19.99 AND -19.99 = m":                   true,
+		"m = -19.991 OR m > -19.985":                  false,
+		"m > -19.991 AND m < -19.989":                 true, // digits that the column has not
+		"-19.991 < m AND -19.989 > m":                 true,
+		"m < 0 AND m > -20 AND m >= -1e300":           true,
+		"m > 1e-400 OR m < -1e300":                    false,
+		"m IN (1, -19.990)":                           true,
+		"m < n AND m < d AND d > m AND m <= m":        true,
+		"w = 1234567890123456789012345678.0000000001": true,
+		"w > 1234567890123456789012345678.0":          true, // a double could not tell
+		"w > m AND m < w AND w <> m":                  true,
+		"w > 1e30":                                    false,
+		"f = 0.1":                                     false, // as in Spark: the float next to it
+		"f > 0.1 AND f < 0.1000001 AND f < d":         true,
+		"m IS NULL OR NOT m = m":                      false,
+		"day = '2026-05-04' AND day > '2026-05-03' AND '2026-06-01' > day":   true,
+		"local > '2026-05-04 12:00:00' AND local < '2026-05-04T12:00:00.26'": true,
+		"s = 'it''s'": false,
 	} {
 		r := newRun(t, Config{Columns: filterColumns, Filter: filter})
 		res := r.batchOf(values(doc))
@@ -119,6 +142,10 @@ func TestFilterFaultsNameTheirPlace(t *testing.T) {
 		"'1' = j":                                {6, "can only be asked for NULL"},
 		"t > 'yesterday'":                        {4, "RFC 3339"},
 		"t > 5":                                  {2, "cannot be compared"},
+		"day = 'today'":                          {6, "no date"},
+		"day = t":                                {4, "cannot be compared"},
+		"local = '2026-05-04T12:00:00Z'":         {8, "without a zone"},
+		"m = '1'":                                {2, "cannot be compared"},
 		"(s = 'a'":                               {8, "the end where ) was expected"},
 		"s = 'a')":                               {7, "AND, OR or the end"},
 		"s IN 'a'":                               {5, "where ( was expected"},

@@ -120,10 +120,19 @@ func (r *run) emit(output string, rec arrow.RecordBatch) error {
 				m[f.Name] = a.Value(row)
 			case *array.Float64:
 				m[f.Name] = a.Value(row)
+			case *array.Float32:
+				m[f.Name] = a.Value(row)
+			case *array.Decimal128:
+				m[f.Name] = a.Value(row).ToString(f.Type.(*arrow.Decimal128Type).Scale)
+			case *array.Date32:
+				m[f.Name] = a.Value(row).FormattedString()
 			case *array.Boolean:
 				m[f.Name] = a.Value(row)
 			case *array.Timestamp:
 				m[f.Name] = at(int64(a.Value(row)))
+				if f.Type.(*arrow.TimestampType).TimeZone == "" {
+					m[f.Name] = strings.TrimSuffix(at(int64(a.Value(row))), "Z")
+				}
 			}
 		}
 		if output == Main {

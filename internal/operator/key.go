@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/zeebo/xxh3"
 )
 
@@ -75,10 +76,14 @@ func (w *worker) makeKey() {
 	}
 	start := len(w.ids)
 	for _, i := range cols {
-		if w.c.k.columns[i].typ.variable() {
+		switch typ := w.c.k.columns[i].typ; {
+		case typ.variable():
 			b, _ := w.textOf(i)
 			w.ids = appendPart(w.ids, b)
-		} else {
+		case typ == typeDecimal:
+			d, _ := w.decimalOf(i)
+			w.ids = appendDecimal(w.ids, d)
+		default:
 			w.ids = binary.LittleEndian.AppendUint64(w.ids, w.cells[i][w.at].bits)
 		}
 	}
@@ -89,6 +94,11 @@ func (w *worker) makeKey() {
 // before it keeps ("ab", "c") apart from ("a", "bc").
 func appendPart(dst, part []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(part))), part...)
+}
+
+func appendDecimal(dst []byte, d decimal128.Num) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, d.LowBits())
+	return binary.LittleEndian.AppendUint64(dst, uint64(d.HighBits())) //nolint:gosec // the bits
 }
 
 // keyColumn reads a key column of the main table, as any reader returns it.
@@ -115,6 +125,10 @@ func (c keyColumn) append(dst []byte, row int) ([]byte, error) {
 		return binary.LittleEndian.AppendUint64(dst, uint64(a.Value(row))), nil
 	case *array.Timestamp:
 		return binary.LittleEndian.AppendUint64(dst, uint64(a.Value(row))), nil
+	case *array.Date32:
+		return binary.LittleEndian.AppendUint64(dst, uint64(int64(a.Value(row)))), nil
+	case *array.Decimal128:
+		return appendDecimal(dst, a.Value(row)), nil
 	case *array.Boolean:
 		v := uint64(0)
 		if a.Value(row) {

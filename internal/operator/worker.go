@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"github.com/weirlake/weir/internal/event"
 )
@@ -36,14 +37,16 @@ type cellKind uint8
 
 const (
 	cellNull cellKind = iota
-	// cellFixed holds the value itself: an integer, the bits of a double,
-	// 0 or 1, microseconds.
+	// cellFixed holds the value itself: an integer, a decimal's digits, the bits of
+	// a float or double, 0 or 1, microseconds, days.
 	cellFixed
 	// cellText, cellEscaped and cellBase64 are a place in the row's value
 	// (start<<32 | length): plain, to be unescaped, to be decoded.
 	cellText
 	cellEscaped
 	cellBase64
+	// cellWide is the place of a decimal that has no room in 64 bits.
+	cellWide
 	// cellSource is a property of the record; bits hold its length.
 	cellSource
 )
@@ -262,6 +265,19 @@ func (w *worker) decodeJSON(col *column, v event.Value) (cell, event.Reason) {
 	case typeInt:
 		n, r := v.Int32(w.doc)
 		return cell{uint64(int64(n)), cellFixed}, r
+	case typeFloat:
+		f, r := v.Float32(w.doc)
+		return cell{uint64(math.Float32bits(f)), cellFixed}, r
+	case typeDecimal:
+		return w.decodeDecimal(col, v)
+	case typeDate:
+		n, grown, r := v.Days(w.doc, w.scratch)
+		w.scratch = grown
+		return cell{uint64(int64(n)), cellFixed}, r //nolint:gosec // the bits
+	case typeLocal:
+		n, grown, r := v.LocalMicros(w.doc, w.scratch)
+		w.scratch = grown
+		return cell{uint64(n), cellFixed}, r //nolint:gosec // the bits
 	case typeDouble:
 		f, r := v.Float64(w.doc)
 		return cell{math.Float64bits(f), cellFixed}, r
@@ -286,6 +302,40 @@ func (w *worker) decodeJSON(col *column, v event.Value) (cell, event.Reason) {
 	default:
 		return cell{span(v.Start, v.End), cellText}, event.OK
 	}
+}
+
+// decodeDecimal keeps the digits, or the place where they stand.
+func (w *worker) decodeDecimal(col *column, v event.Value) (cell, event.Reason) {
+	d, grown, r := v.Decimal(w.doc, col.decimal, w.scratch)
+	w.scratch = grown
+	if d.HighBits() == int64(d.LowBits())>>63 { //nolint:gosec // the bits
+		return cell{d.LowBits(), cellFixed}, r
+	}
+	return cell{span(v.Start, v.End), cellWide}, r
+}
+
+// decimal is the value of a cell that is not null; doc is the row's.
+func (w *worker) decimal(col *column, c cell, doc []byte) decimal128.Num {
+	if c.kind == cellFixed {
+		return decimal128.FromI64(int64(c.bits)) //nolint:gosec // the bits
+	}
+	at := uint32(c.bits >> 32) //nolint:gosec // span
+	v := event.Value{Kind: event.Number, Start: at, End: at + uint32(c.length())}
+	if doc[at] == '"' {
+		v.Kind, v.Escaped = event.String, true
+	}
+	d, grown, _ := v.Decimal(doc, col.decimal, w.scratch) // decode has accepted it
+	w.scratch = grown
+	return d
+}
+
+// decimalOf is the current row's value of a decimal column.
+func (w *worker) decimalOf(i int) (decimal128.Num, bool) {
+	c := w.cells[i][w.at]
+	if c.kind == cellNull {
+		return decimal128.Num{}, false
+	}
+	return w.decimal(&w.c.k.columns[i], c, w.doc), true
 }
 
 func (w *worker) decodeSource(col *column) (cell, event.Reason) {
@@ -353,8 +403,12 @@ func (w *worker) textOf(i int) ([]byte, bool) {
 	return w.c.in.bytes(w.c.k.columns[i].origin, w.lo+w.at)
 }
 
+// doubleOf is the current row's value of a float or double column.
 func (w *worker) doubleOf(i int) (float64, bool) {
 	c := w.cells[i][w.at]
+	if w.c.k.columns[i].typ == typeFloat {
+		return float64(math.Float32frombits(uint32(c.bits))), c.kind != cellNull //nolint:gosec // the bits
+	}
 	return math.Float64frombits(c.bits), c.kind != cellNull
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirlake/weir/internal/event"
 )
 
 // Aggregation is one stage of Query.Aggregate: rows are grouped by keys and by a
@@ -56,7 +58,7 @@ func init() {
 		"TimeWindow.slide":    "Distance between the starts of two windows, at most the duration. Default: the duration, so that windows do not overlap.",
 
 		"Aggregate.name":     "Name of the column.",
-		"Aggregate.function": "What to compute. Nulls are left out; `count` without a column counts rows. `first` and `last` are by event time; `sum` and `avg` take int and long; `approxCountDistinct` is exact up to 1,023 values.",
+		"Aggregate.function": "What to compute. Nulls are left out; `count` without a column counts rows. `first` and `last` are by event time; `sum` takes int, long and decimals, of which it makes `decimal(P+10,S)` (at most 38 digits; null beyond), `avg` int and long; `approxCountDistinct` is exact up to 1,023 values.",
 		"Aggregate.column":   "Column to compute it of.",
 		"Aggregate.limit":    "`collectSet`: how many values to keep, the smallest ones. Default: 100.",
 	} {
@@ -90,6 +92,10 @@ func (a Aggregation) results(in []Column) []Column {
 		switch of, _ := columnOf(in, c.Column); c.Function {
 		case "count", "approxCountDistinct":
 			r.Required = true
+		case "sum":
+			if d, err := event.ParseDecimalType(of.Type); err == nil {
+				r.Type = d.Sum().String()
+			}
 		case "avg":
 			r.Type = TypeDouble
 		case "min", "max", "first", "last":
@@ -247,7 +253,7 @@ func (l *loader) checkStage(a Aggregation, in []Column, at string) {
 		case k == "":
 		case !ok:
 			l.unknownIn(in, key, "keys", k)
-		case c.Type == TypeDouble || c.Type == TypeList:
+		case c.Type == TypeFloat || c.Type == TypeDouble || c.Type == TypeList:
 			l.faultKey(key, "keys: %q is a %s, which has no exact equality", k, c.Type)
 		}
 	}
@@ -277,8 +283,13 @@ func (l *loader) checkAggregateColumn(c Aggregate, in []Column, key string) {
 		l.unknownIn(in, key+".column", c.Function, c.Column)
 	case c.Column != "" && of.Type == TypeList:
 		l.faultKey(key+".column", "%s of %q, which is a list", c.Function, c.Column)
+	case c.Function == "sum" && IsDecimal(of.Type):
 	case (c.Function == "sum" || c.Function == "avg") && of.Type != TypeInt && of.Type != TypeLong:
-		l.faultKey(key+".column", "%s of %q, which is a %s: only int and long add up to the same whatever the order of rows", c.Function, c.Column, of.Type)
+		hint := "only int, long and the sum of decimals come to the same whatever the order of rows"
+		if IsDecimal(of.Type) {
+			hint = "an average of decimals would be rounded; take sum and count"
+		}
+		l.faultKey(key+".column", "%s of %q, which is a %s: %s", c.Function, c.Column, of.Type, hint)
 	case c.Function == "collectSet" && of.Type != TypeString && of.Type != TypeJSON:
 		l.faultKey(key+".column", "collectSet is for strings, %q is a %s", c.Column, of.Type)
 	case c.Limit > 0 && c.Function != "collectSet":

@@ -65,7 +65,9 @@ func (o *Orphans) setDefaults() {
 }
 
 // sortable are the types that rows can be ordered by.
-var sortable = map[string]bool{TypeInt: true, TypeLong: true, TypeDouble: true, TypeString: true, TypeTimestamptz: true}
+var sortable = map[string]bool{
+	TypeInt: true, TypeLong: true, TypeFloat: true, TypeDouble: true, TypeString: true, TypeDate: true, TypeTimestamp: true, TypeTimestamptz: true,
+}
 
 func (l *loader) checkCare(q *Query, key string) {
 	at := key + ".care.expiry.keepForReaders"
@@ -80,7 +82,7 @@ func (l *loader) checkCare(q *Query, key string) {
 		case l.isBroken(at):
 		case !ok:
 			l.unknownColumn(q, at, "sortBy", name)
-		case !sortable[c.Type]:
+		case !sortable[c.Type] && !IsDecimal(c.Type):
 			l.faultKey(at, "sortBy: %q is a %s, which has no order here", name, c.Type)
 		}
 	}

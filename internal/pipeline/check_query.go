@@ -254,7 +254,7 @@ func (l *loader) checkWatermark(q *Query, key string) {
 			l.unknownIn(q.Input(), at, "dropDuplicatesWithinWatermark", name)
 		case c.Source == SourceBatchTime || c.Source == SourceIngestedAt || c.Source == SourceOffset:
 			l.faultKey(at, "dropDuplicatesWithinWatermark: %q differs in every copy of an event, so nothing would be dropped", name)
-		case c.Type == TypeDouble || c.Type == TypeJSON:
+		case inexact(c.Type):
 			l.faultKey(at, "dropDuplicatesWithinWatermark: %q is a %s, which has no exact equality", name, c.Type)
 		case q.Parse != nil && !c.Required:
 			l.faultKey(at, "dropDuplicatesWithinWatermark: column %q has to be required", name)
@@ -270,7 +270,7 @@ var transformTypes = map[string][]string{
 	"year": {TypeTimestamptz}, "month": {TypeTimestamptz}, "day": {TypeTimestamptz}, "hour": {TypeTimestamptz},
 	"bucket":   {TypeString, TypeJSON, TypeInt, TypeLong, TypeTimestamptz, TypeBinary},
 	"truncate": {TypeString, TypeJSON, TypeInt, TypeLong, TypeBinary},
-	"identity": {TypeString, TypeInt, TypeLong, TypeBoolean, TypeTimestamptz},
+	"identity": {TypeString, TypeInt, TypeLong, TypeBoolean, TypeDate, TypeTimestamptz},
 }
 
 // checkTo checks the sink: exactly one, and what it says.
@@ -291,6 +291,7 @@ func (l *loader) checkTo(p *Pipeline, q *Query, key string) {
 	case !l.isBroken(to):
 		l.faultKey(to, "to needs a sink: %s", oneOf(sinkKeys))
 	}
+	l.checkSinkTypes(q, key)
 	if d := q.DeadLetter; d != nil {
 		l.checkProperties(d.Properties, key+".deadLetter.properties")
 		if d.Format == FormatDelta && d.Table != "" {

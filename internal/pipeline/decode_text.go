@@ -41,6 +41,9 @@ func (l *loader) text(s scalar, f *field, owner string) (string, error) {
 		}
 		return at, nil
 	}
+	if f.rules.kind == kindColumnType {
+		return l.columnType(s, f, owner)
+	}
 	if err := checkKind(s.text, f.rules.kind); err != nil {
 		return s.text, fmt.Errorf("%s: %s %w", f.key, s.shown(), err)
 	}

@@ -180,7 +180,7 @@ var descriptions = map[string]string{
 	"Column.name":       "Name of the column.",
 	"Column.path":       "JSON path into the value: `$.meta.id`, `$['a b']`, `$.a[0]`. Exactly one of this and `source`.",
 	"Column.source":     "A property of the record, or of the batch: `batchTime` is the time that the batch was planned at.",
-	"Column.type":       "Type of the column; `json` keeps the JSON text of any value, `binary` with a path reads base64. A value of another type is a dead letter.",
+	"Column.type":       "Type of the column; see [types](#types-of-columns). A value of another type, or one that does not fit, is a dead letter.",
 	"Column.timeFormat": "How a `timestamptz` with a path is written in the value. Default: `rfc3339`.",
 	"Column.required":   "A row without the value is a dead letter; otherwise the column is null.",
 

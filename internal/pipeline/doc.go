@@ -17,4 +17,5 @@
 //	weir:"path"           a local path, resolved against the file's folder
 //	weir:"min=1"          least value of a number, length of a list
 //	weir:"name"           a name that is also a file name
+//	weir:"columntype"     the type of a column
 package pipeline

@@ -59,11 +59,10 @@ func writeReference(b *strings.Builder, t reflect.Type, heading string, seen map
 // valueWord says what kind of value a key takes.
 func valueWord(f field) string {
 	if len(f.rules.enum) > 0 {
-		quoted := slices.Clone(f.rules.enum)
-		for i := range quoted {
-			quoted[i] = "`" + quoted[i] + "`"
-		}
-		return strings.Join(quoted, ", ")
+		return quotedList(f.rules.enum)
+	}
+	if f.rules.kind == kindColumnType {
+		return quotedList(append(slices.Clone(columnTypes), decimalForm))
 	}
 	t := f.typ
 	if t.Kind() == reflect.Pointer {
@@ -108,6 +107,8 @@ func valueWord(f field) string {
 	}
 	return "whole number"
 }
+
+func quotedList(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }
 
 var kindWords = map[string]string{
 	"path": "path", "location": "path or `s3://bucket/prefix`", "bucket": "bucket name", "url": "URL", "regexp": "regular expression", "instant": "point in time",

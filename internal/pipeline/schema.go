@@ -116,6 +116,8 @@ func stringSchema(f field, interpolated map[string]any) map[string]any {
 	switch {
 	case len(f.rules.enum) > 0:
 		return map[string]any{"anyOf": []any{map[string]any{"enum": f.rules.enum}, interpolated}}
+	case f.rules.kind == kindColumnType:
+		return map[string]any{"anyOf": []any{map[string]any{"enum": columnTypes}, map[string]any{"type": "string", "pattern": `^decimal *\(`}, interpolated}}
 	case f.rules.kind == "instant":
 		return map[string]any{"type": []string{"string", "integer"}}
 	case f.rules.kind == "jsonpath":

@@ -212,7 +212,7 @@ type Column struct {
 	Path string `yaml:"path" weir:"jsonpath"`
 	// Source is a property of the record or of the batch.
 	Source string `yaml:"source" weir:"enum=topic|topicId|partition|offset|timestamp|timestampType|key|value|ingestedAt|batchTime"`
-	Type   string `yaml:"type" weir:"required,enum=string|int|long|double|boolean|timestamptz|binary|json"`
+	Type   string `yaml:"type" weir:"required,columntype"`
 	// TimeFormat says how a timestamptz is written in JSON; empty is rfc3339.
 	TimeFormat string `yaml:"timeFormat" weir:"enum=rfc3339|epochSeconds|epochMillis"`
 	// Required sends a row without the value to the dead-letter table.
@@ -223,11 +223,15 @@ type Column struct {
 
 // The values of Column.Type.
 const (
-	TypeString      = "string"
-	TypeInt         = "int"
-	TypeLong        = "long"
-	TypeDouble      = "double"
-	TypeBoolean     = "boolean"
+	TypeString  = "string"
+	TypeInt     = "int"
+	TypeLong    = "long"
+	TypeFloat   = "float"
+	TypeDouble  = "double"
+	TypeBoolean = "boolean"
+	TypeDate    = "date"
+	// TypeTimestamp is a time without a zone.
+	TypeTimestamp   = "timestamp"
 	TypeTimestamptz = "timestamptz"
 	TypeBinary      = "binary"
 	// TypeJSON is the JSON text of a value, whatever it is, in a string column.

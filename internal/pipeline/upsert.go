@@ -134,7 +134,7 @@ func (l *loader) checkUpsertColumn(q *Query, at, what, name string) {
 	case name == "" || l.isBroken(at):
 	case !ok:
 		l.unknownColumn(q, at, what, name)
-	case c.Type == TypeDouble || c.Type == TypeJSON:
+	case inexact(c.Type):
 		l.faultKey(at, "%s: %q is a %s, which has no exact order", what, name, c.Type)
 	case !c.Required:
 		l.faultKey(at, "%s: column %q has to be required", what, name)

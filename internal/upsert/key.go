@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"github.com/weirlake/weir/internal/failure"
 )
@@ -26,7 +27,7 @@ func (k *KeyColumns) Bind(rec arrow.RecordBatch) error {
 			return failure.New(failure.SchemaConflict, "the rows have no key column %q", n)
 		}
 		switch t := rec.Column(at[0]).DataType(); t.ID() {
-		case arrow.STRING, arrow.BINARY, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.BOOL, arrow.DATE32, arrow.TIMESTAMP:
+		case arrow.STRING, arrow.BINARY, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.BOOL, arrow.DATE32, arrow.TIMESTAMP, arrow.DECIMAL128:
 		default:
 			return failure.New(failure.SchemaConflict, "column %q is %s and cannot be a key", n, t)
 		}
@@ -84,8 +85,16 @@ func raw(a arrow.Array, i int) []byte {
 		return []byte(x.Value(i))
 	case *array.Binary:
 		return x.Value(i)
+	case *array.Decimal128:
+		return ordered(x.Value(i))
 	}
 	return nil
+}
+
+// ordered are sixteen bytes in the order of the decimals.
+func ordered(d decimal128.Num) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(d.HighBits())^1<<63) //nolint:gosec // the bits
+	return binary.BigEndian.AppendUint64(b, d.LowBits())
 }
 
 // Order is the value of the order columns of a row; nil parts are nulls and
@@ -108,7 +117,7 @@ func (o *OrderColumns) Bind(rec arrow.RecordBatch) error {
 		}
 		c := rec.Column(at[0])
 		switch c.DataType().ID() {
-		case arrow.STRING, arrow.BINARY, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.BOOL, arrow.DATE32, arrow.TIMESTAMP:
+		case arrow.STRING, arrow.BINARY, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.BOOL, arrow.DATE32, arrow.TIMESTAMP, arrow.DECIMAL128:
 		default:
 			return failure.New(failure.SchemaConflict, "column %q is %s and cannot be ordered by", n, c.DataType())
 		}

@@ -35,7 +35,7 @@ def main():
     source = "read_parquet($files, union_by_name = true, hive_partitioning = false)"
     found = duckdb.connect().execute(f"SELECT {names} FROM {source}", {"files": files}).fetchall() if files else []
     out["duckdb"] = sorted(list(r) for r in found)
-    print(json.dumps(out))
+    print(json.dumps(out, default=str))  # decimals and dates as text
     sys.stdout.flush()
     os._exit(0)
 

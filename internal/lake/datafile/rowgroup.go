@@ -108,6 +108,7 @@ func encodings(sc *arrow.Schema, recs []arrow.RecordBatch) []parquet.WriterPrope
 		parquet.WithMaxStatsSize(statBytesMax),
 		parquet.WithPageIndexEnabled(true),
 		parquet.WithDictionaryDefault(true),
+		parquet.WithStoreDecimalAsInteger(true), // Iceberg's own form, where the digits fit
 	}
 	for i, f := range sc.Fields() {
 		var bytes int64

@@ -10,7 +10,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"gopkg.in/inf.v0"
 
+	"github.com/weirlake/weir/internal/batch"
 	"github.com/weirlake/weir/internal/cassandratest"
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/sink"
@@ -21,6 +23,39 @@ var idSchema = arrow.NewSchema([]arrow.Field{
 	{Name: "id", Type: arrow.PrimitiveTypes.Int64},
 	{Name: "note", Type: arrow.BinaryTypes.String, Nullable: true},
 }, nil)
+
+// TestValuesAreMarshalledExactly needs no server: the driver's own bytes are read back.
+func TestValuesAreMarshalledExactly(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{
+		{Name: "m", Type: &arrow.Decimal128Type{Precision: 38, Scale: 18}}, {Name: "f", Type: arrow.PrimitiveTypes.Float32}, {Name: "d", Type: arrow.FixedWidthTypes.Date32},
+	}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	if err := b.UnmarshalJSON([]byte(`{"m": "-12345678901234567890.123456789012345678", "f": 0.1, "d": "1969-12-31"}`)); err != nil {
+		t.Fatal(err)
+	}
+	rec := b.NewRecordBatch()
+	kinds := map[string]gocql.Type{"decimal": gocql.TypeDecimal, "float": gocql.TypeFloat, "date": gocql.TypeDate}
+	var dec inf.Dec
+	var ratio float32
+	var day time.Time
+	for i, into := range []any{&dec, &ratio, &day} {
+		info := gocql.NewNativeType(4, kinds[cqlType(s.Field(i).Type)], "")
+		raw, err := gocql.Marshal(info, valueOf(rec.Column(i), 0))
+		if err == nil {
+			err = gocql.Unmarshal(info, raw, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", s.Field(i).Type, err)
+		}
+	}
+	if dec.String() != "-12345678901234567890.123456789012345678" || ratio != 0.1 || day.Format(time.DateOnly) != "1969-12-31" {
+		t.Errorf("%s %v %s", &dec, ratio, day)
+	}
+	if _, err := New(Options{Hosts: []string{"h"}, Keyspace: "k", Table: "b", Clock: clock.System{}, Query: "q", Arrow: arrow.NewSchema([]arrow.Field{{Name: "local", Type: batch.LocalTimestamp}}, nil), Keys: []string{"local"}}); err == nil || !strings.Contains(err.Error(), "column local") {
+		t.Errorf("a time without a zone: %v", err)
+	}
+}
 
 func records(ids, bad []int64) arrow.RecordBatch {
 	b := array.NewRecordBuilder(memory.DefaultAllocator, idSchema)

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"gopkg.in/inf.v0"
 
 	"github.com/weirlake/weir/internal/clock"
 	"github.com/weirlake/weir/internal/failure"
@@ -204,11 +205,20 @@ func cqlType(t arrow.DataType) string {
 		return "int"
 	case arrow.INT64:
 		return "bigint"
+	case arrow.FLOAT32:
+		return "float"
 	case arrow.FLOAT64:
 		return "double"
+	case arrow.DECIMAL128:
+		return "decimal"
+	case arrow.DATE32:
+		return "date"
 	case arrow.BOOL:
 		return "boolean"
 	case arrow.TIMESTAMP:
+		if t.(*arrow.TimestampType).TimeZone == "" {
+			return "" // it has only points in time
+		}
 		return "timestamp"
 	case arrow.BINARY:
 		return "blob"
@@ -230,6 +240,12 @@ func valueOf(a arrow.Array, i int) any {
 		return c.Value(i)
 	case *array.Int64:
 		return c.Value(i)
+	case *array.Float32:
+		return c.Value(i)
+	case *array.Date32:
+		return c.Value(i).ToTime()
+	case *array.Decimal128:
+		return inf.NewDecBig(c.Value(i).BigInt(), inf.Scale(c.DataType().(*arrow.Decimal128Type).Scale))
 	case *array.Float64:
 		return c.Value(i)
 	case *array.Boolean:

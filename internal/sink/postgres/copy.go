@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weirlake/weir/internal/sink/rowjson"
 )
@@ -17,9 +18,14 @@ const (
 	copyBlock = 256 << 10
 	// epoch2000 is Postgres' zero of time, in microseconds since 1970.
 	epoch2000 = 946_684_800_000_000
+	// epoch2000Days is the same day.
+	epoch2000Days = 10_957
 	// jsonbVersion precedes the text of a jsonb value.
 	jsonbVersion = 1
 )
+
+// numericPlan makes the binary form of a numeric.
+var numericPlan = pgtype.NumericCodec{}.PlanEncode(pgtype.NewMap(), pgtype.NumericOID, pgtype.BinaryFormatCode, pgtype.Numeric{})
 
 var copySignature = []byte("PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00")
 
@@ -152,6 +158,13 @@ func appendValue(b []byte, c column, a arrow.Array, i int) ([]byte, error) {
 		return binary.BigEndian.AppendUint32(b, uint32(v.Value(i))), nil //nolint:gosec // the bits
 	case *array.Int64:
 		return binary.BigEndian.AppendUint64(b, uint64(v.Value(i))), nil //nolint:gosec // the bits
+	case *array.Float32:
+		return binary.BigEndian.AppendUint32(b, math.Float32bits(v.Value(i))), nil
+	case *array.Date32:
+		return binary.BigEndian.AppendUint32(b, uint32(int32(v.Value(i))-epoch2000Days)), nil //nolint:gosec // the bits
+	case *array.Decimal128:
+		scale := v.DataType().(*arrow.Decimal128Type).Scale
+		return numericPlan.Encode(pgtype.Numeric{Int: v.Value(i).BigInt(), Exp: -scale, Valid: true}, b)
 	case *array.Float64:
 		return binary.BigEndian.AppendUint64(b, math.Float64bits(v.Value(i))), nil
 	case *array.Boolean:

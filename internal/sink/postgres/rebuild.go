@@ -3,14 +3,17 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weirlake/weir/internal/failure"
 	"github.com/weirlake/weir/internal/marker"
@@ -91,6 +94,17 @@ func scan(ctx context.Context, conn *pgx.Conn, query string, args []any, schema 
 	return flush()
 }
 
+// appendNumeric appends a number that is cast to the decimal's own scale.
+func appendNumeric(b *array.Decimal128Builder, x pgtype.Numeric) error {
+	zeros := x.Exp + b.Type().(*arrow.Decimal128Type).Scale
+	if x.NaN || x.InfinityModifier != pgtype.Finite || zeros < 0 {
+		return fmt.Errorf("no %s can be made of a numeric", b.Type())
+	}
+	scaled := new(big.Int).Mul(x.Int, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(zeros)), nil))
+	b.Append(decimal128.FromBigInt(scaled))
+	return nil
+}
+
 func appendTo(b array.Builder, v any) error {
 	if v == nil {
 		b.AppendNull()
@@ -116,6 +130,20 @@ func appendTo(b array.Builder, v any) error {
 		if x, ok := v.(bool); ok {
 			b.Append(x)
 			return nil
+		}
+	case *array.Float32Builder:
+		if x, ok := v.(float32); ok {
+			b.Append(x)
+			return nil
+		}
+	case *array.Date32Builder:
+		if x, ok := v.(time.Time); ok {
+			b.Append(arrow.Date32FromTime(x))
+			return nil
+		}
+	case *array.Decimal128Builder:
+		if x, ok := v.(pgtype.Numeric); ok {
+			return appendNumeric(b, x)
 		}
 	case *array.Float64Builder:
 		if x, ok := v.(float64); ok {

@@ -219,6 +219,71 @@ func TestEveryTypeIsStoredAsItIsAndTablesAreCheckedBeforeTheyAreClaimed(t *testi
 	}
 }
 
+var exactSchema = arrow.NewSchema([]arrow.Field{
+	{Name: "id", Type: arrow.PrimitiveTypes.Int64},
+	{Name: "price", Type: &arrow.Decimal128Type{Precision: 9, Scale: 2}, Nullable: true},
+	{Name: "exact", Type: &arrow.Decimal128Type{Precision: 38, Scale: 18}, Nullable: true},
+	{Name: "ratio", Type: arrow.PrimitiveTypes.Float32, Nullable: true},
+	{Name: "day", Type: arrow.FixedWidthTypes.Date32, Nullable: true},
+	{Name: "local", Type: batch.LocalTimestamp, Nullable: true},
+}, nil)
+
+func TestDecimalsFloatsAndDatesAreExactAndNeverRoundedByTheDatabase(t *testing.T) {
+	server := catalogtest.StartPostgres(t)
+	exact := func(o *Options) { o.Arrow = exactSchema }
+	rows := func() arrow.RecordBatch {
+		return rowsOf(t, exactSchema,
+			`{"id": 1, "price": "19.90", "exact": "12345678901234567890.123456789012345678", "ratio": 0.1, "day": "2024-02-29", "local": "2024-02-29T12:00:00.5"}`,
+			`{"id": 2, "price": "-0.05", "exact": "-0.000000000000000001", "ratio": -3.4028235e38, "day": "1969-12-31", "local": "1969-12-31T23:59:59.999999"}`,
+			`{"id": 3, "price": "0.00", "exact": "-99999999999999999999.999999999999999999"}`)
+	}
+	for name, ddl := range map[string]string{
+		"made":   "",
+		"direct": `CREATE TABLE edits (id bigint, price numeric(20,4), exact numeric, ratio real, day date, local timestamp)`,
+		"cast":   `CREATE TABLE edits (id bigint, price text, exact numeric, ratio double precision, day date, local timestamp)`,
+	} {
+		d := database{server, server.NewDatabase()}
+		if ddl != "" {
+			d.exec(t, ddl)
+		}
+		s := d.open(t, "q", exact)
+		w, err := claim(s)
+		if name == "cast" {
+			if !failure.Is(err, failure.SchemaConflict) || !strings.Contains(err.Error(), `column "price" is text, the rows have numeric(9,2)`) {
+				t.Errorf("decimals in a text: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.put(t, rows()); err != nil {
+			t.Fatal(err)
+		}
+		got := ask[string](t, d, `SELECT string_agg(concat_ws('|', price = CASE id WHEN 1 THEN 19.90 WHEN 2 THEN -0.05 ELSE 0 END, exact, ratio, day, local), ' ' ORDER BY id) FROM edits`)
+		want := `t|12345678901234567890.123456789012345678|0.1|2024-02-29|2024-02-29 12:00:00.5 ` +
+			`t|-0.000000000000000001|-3.4028235e+38|1969-12-31|1969-12-31 23:59:59.999999 t|-99999999999999999999.999999999999999999`
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
+		}
+		var back []arrow.RecordBatch
+		err = w.s.RebuildScan(t.Context(), w.cur, []string{"id", "price", "exact", "ratio", "day", "local"}, "local", marker.MinTime, func(rec arrow.RecordBatch) error {
+			back = append(back, rec)
+			return nil
+		})
+		if err != nil || len(back) != 1 || !array.RecordEqual(back[0], rows()) {
+			t.Errorf("%s: read back %v: %v", name, err, back)
+		}
+	}
+	for typ, want := range map[string]string{"numeric(9,1)": "would round", "numeric(10,4)": "would round", "double precision": "is double precision"} {
+		d := database{server, server.NewDatabase()}
+		d.exec(t, fmt.Sprintf(`CREATE TABLE edits (id bigint, price %s, exact numeric, ratio real, day date, local timestamp)`, typ))
+		if _, err := claim(d.open(t, "q", exact)); !failure.Is(err, failure.SchemaConflict) || !strings.Contains(err.Error(), `column "price"`) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", typ, err)
+		}
+	}
+}
+
 var versionSchema = arrow.NewSchema([]arrow.Field{
 	{Name: "id", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 	{Name: "version", Type: arrow.PrimitiveTypes.Int64, Nullable: true},

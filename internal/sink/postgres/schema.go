@@ -45,12 +45,22 @@ func columnsOf(o Options) ([]column, error) {
 			c.natural, c.same = "integer", []string{"int4"}
 		case arrow.INT64:
 			c.natural, c.same = "bigint", []string{"int8"}
+		case arrow.FLOAT32:
+			c.natural, c.same = "real", []string{"float4"}
 		case arrow.FLOAT64:
 			c.natural, c.same = "double precision", []string{"float8"}
+		case arrow.DECIMAL128:
+			d := f.Type.(*arrow.Decimal128Type)
+			c.natural, c.same = fmt.Sprintf("numeric(%d,%d)", d.Precision, d.Scale), []string{"numeric"}
+		case arrow.DATE32:
+			c.natural, c.same = "date", []string{"date"}
 		case arrow.BOOL:
 			c.natural, c.same = "boolean", []string{"bool"}
 		case arrow.TIMESTAMP:
-			c.natural, c.same = "timestamptz", []string{"timestamptz"}
+			c.natural, c.same = "timestamptz", []string{"timestamptz", "timestamp"} // in UTC
+			if f.Type.(*arrow.TimestampType).TimeZone == "" {
+				c.natural, c.same = "timestamp", []string{"timestamp"}
+			}
 		case arrow.BINARY:
 			c.natural, c.same = "bytea", []string{"bytea"}
 		case arrow.LIST, arrow.STRUCT:
@@ -193,6 +203,9 @@ func (s *Sink) checkTarget(ctx context.Context, conn *pgx.Conn, oid uint32) erro
 				continue
 			}
 			plan.direct = false
+		case roundsNumeric(c.typ, f.typ):
+			faults = append(faults, fmt.Sprintf("column %q is %s, which would round the %s of the rows", c.name, f.typ, c.natural))
+			continue
 		}
 		plan.casts[i] = f.typ
 	}
@@ -234,8 +247,26 @@ func (s *Sink) readColumns(ctx context.Context, conn *pgx.Conn, oid uint32) (map
 	return out, rows.Err()
 }
 
+// roundsNumeric reports whether a numeric column of the target has less room than a
+// decimal of the rows, before or behind the point: Postgres rounds to its scale
+// without a word.
+func roundsNumeric(t arrow.DataType, target string) bool {
+	d, ok := t.(*arrow.Decimal128Type)
+	var precision, scale int32
+	if n, err := fmt.Sscanf(target, "numeric(%d,%d)", &precision, &scale); !ok || err != nil || n != 2 {
+		return false // numeric alone takes every digit
+	}
+	return scale < d.Scale || precision-scale < d.Precision-d.Scale
+}
+
 // baseType is a type's short name without its modifiers.
 func baseType(t string) string {
+	if strings.HasPrefix(t, "timestamp") {
+		if t == "timestamptz" || strings.HasSuffix(t, " with time zone") {
+			return "timestamptz"
+		}
+		return "timestamp"
+	}
 	t, _, _ = strings.Cut(t, "(")
 	switch t = strings.TrimSpace(t); t {
 	case "character varying":
@@ -255,9 +286,6 @@ func baseType(t string) string {
 	case "boolean":
 		return "bool"
 	}
-	if strings.HasPrefix(t, "timestamp") {
-		return "timestamptz"
-	}
 	return t
 }
 
@@ -268,9 +296,9 @@ func castable(natural, target string) bool {
 	return slices.Contains(map[string][]string{
 		"integer":          {"int2", "int4", "int8", "numeric", "float8", "text", "varchar"},
 		"bigint":           {"int2", "int4", "int8", "numeric", "text", "varchar"},
+		"real":             {"float4", "float8"},
 		"double precision": {"float8", "numeric"},
 		"boolean":          {"bool", "text"},
-		"timestamptz":      {"timestamptz"},
 		"bytea":            {"bytea"},
 		"jsonb":            {"json", "jsonb", "text"},
 	}[natural], target)

@@ -3,7 +3,7 @@
 // redelivered batch must be the batch that was delivered.
 //
 // int64 is written as a number with all its digits; timestamps as RFC 3339 with
-// microseconds, in UTC; dates as YYYY-MM-DD; binary as base64; decimals as
+// microseconds, in UTC (those without a zone without Z); dates as YYYY-MM-DD; binary as base64; decimals as
 // numbers; a double that JSON has no number for as "NaN", "Infinity" or
 // "-Infinity". A null is written as null.
 package rowjson
@@ -171,7 +171,10 @@ func supported(t arrow.DataType) bool {
 	return false
 }
 
-const microTime = "2006-01-02T15:04:05.000000Z"
+const (
+	microTime      = "2006-01-02T15:04:05.000000Z"
+	localMicroTime = "2006-01-02T15:04:05.000000"
+)
 
 // AppendValue appends one value of a column, as AppendRow writes it.
 func AppendValue(dst []byte, a arrow.Array, i int) []byte { return appendValue(dst, a, i) }
@@ -198,7 +201,11 @@ func appendValue(dst []byte, a arrow.Array, i int) []byte {
 		dst = base64.StdEncoding.AppendEncode(dst, v.Value(i))
 		return append(dst, '"')
 	case *array.Timestamp:
-		return append(append(append(dst, '"'), timeOf(v, i).Format(microTime)...), '"')
+		form := microTime
+		if v.DataType().(*arrow.TimestampType).TimeZone == "" {
+			form = localMicroTime
+		}
+		return append(append(append(dst, '"'), timeOf(v, i).Format(form)...), '"')
 	case *array.Date32:
 		return append(append(append(dst, '"'), v.Value(i).ToTime().UTC().Format(time.DateOnly)...), '"')
 	case *array.Decimal128:

@@ -3,11 +3,13 @@ package rowjson
 import (
 	"encoding/json"
 	"math"
+	"math/big"
 	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/weirlake/weir/internal/batch"
@@ -24,6 +26,10 @@ func TestEveryTypeOfColumnIsWrittenAsJSONThatReadsBack(t *testing.T) {
 		{Name: "x", Type: arrow.BinaryTypes.Binary, Nullable: true},
 		{Name: "t", Type: batch.Timestamp, Nullable: true},
 		batch.KafkaSchema.Field(batch.ColHeaders),
+		{Name: "f", Type: arrow.PrimitiveTypes.Float32, Nullable: true},
+		{Name: "m", Type: &arrow.Decimal128Type{Precision: 38, Scale: 4}, Nullable: true},
+		{Name: "day", Type: arrow.FixedWidthTypes.Date32, Nullable: true},
+		{Name: "local", Type: batch.LocalTimestamp, Nullable: true},
 	}, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
 	defer b.Release()
@@ -41,6 +47,11 @@ func TestEveryTypeOfColumnIsWrittenAsJSONThatReadsBack(t *testing.T) {
 	st.FieldBuilder(0).(*array.StringBuilder).Append("k")
 	st.FieldBuilder(1).(*array.BinaryBuilder).AppendNull()
 	h.AppendNull()
+	b.Field(8).(*array.Float32Builder).AppendValues([]float32{0.1, -1e30}, nil)
+	most, _ := new(big.Int).SetString(strings.Repeat("9", 38), 10)
+	b.Field(9).(*array.Decimal128Builder).AppendValues([]decimal128.Num{decimal128.FromI64(-5), decimal128.FromBigInt(most)}, nil)
+	b.Field(10).(*array.Date32Builder).AppendValues([]arrow.Date32{19782, -1}, nil)
+	b.Field(11).(*array.TimestampBuilder).AppendValues([]arrow.Timestamp{1767355200000001, -1}, nil)
 	rec := b.NewRecordBatch()
 	defer rec.Release()
 	e, err := New(s, nil, nil)
@@ -48,8 +59,8 @@ func TestEveryTypeOfColumnIsWrittenAsJSONThatReadsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		`{"b":true,"i":-7,"l\"q":9223372036854775807,"d":1e+300,"s":"a\u0000\"\\\n` + "\u2028é\ufffd" + `","x":"AAH/","t":"2026-01-02T12:00:00.000001Z","headers":[{"key":"k","value":null}]}`,
-		`{"b":false,"i":0,"l\"q":-9223372036854775808,"d":"NaN","s":"","x":"","t":"1969-12-31T23:59:59.999999Z","headers":null}`,
+		`{"b":true,"i":-7,"l\"q":9223372036854775807,"d":1e+300,"s":"a\u0000\"\\\n` + "\u2028é\ufffd" + `","x":"AAH/","t":"2026-01-02T12:00:00.000001Z","headers":[{"key":"k","value":null}],"f":0.1,"m":-0.0005,"day":"2024-02-29","local":"2026-01-02T12:00:00.000001"}`,
+		`{"b":false,"i":0,"l\"q":-9223372036854775808,"d":"NaN","s":"","x":"","t":"1969-12-31T23:59:59.999999Z","headers":null,"f":-1e+30,"m":9999999999999999999999999999999999.9999,"day":"1969-12-31","local":"1969-12-31T23:59:59.999999"}`,
 	}
 	for i, w := range want {
 		got := e.AppendRow(nil, rec, i)
