@@ -185,6 +185,8 @@ appender.console.type=Console
 appender.console.name=console
 appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%d %p %c{1} %m%n
+logger.started.name=kafka.server.KafkaRaftServer
+logger.started.level=INFO
 P
 }
 
@@ -210,11 +212,16 @@ start_server() {
     "${java[@]}" kafka.tools.StorageTool format "${scram[@]}" --ignore-formatted -t "$(cluster_id)" -c "$data/server.properties" \
       >"$data/format.log" 2>&1 || { cat "$data/format.log" >&2; die 1 "could not format $data/logs"; }
   fi
+  seen=$(stat -c %s "$data/server.log" 2>/dev/null || echo 0)
   launch "${java[@]}" kafka.Kafka "$data/server.properties"
-  await "$start_seconds" all_listen
+  await "$start_seconds" serves
 }
 
-all_listen() { [ -z "$secure" ] || listening "$((port + 5))"; }
+# Ports are open before the broker counts as one: until then no topic can be made.
+serves() {
+  tail -c "+$((seen + 1))" "$data/server.log" 2>/dev/null | grep -q 'Kafka Server started' || return 1
+  [ -z "$secure" ] || listening "$((port + 5))"
+}
 
 own_env() {
   [ -f "$data/port" ] || die 3 "nothing was started in $data"
