@@ -219,7 +219,7 @@ start_server() {
 
 # Ports are open before the broker counts as one: until then no topic can be made.
 serves() {
-  tail -c "+$((seen + 1))" "$data/server.log" 2>/dev/null | grep -q 'Kafka Server started' || return 1
+  grep -q 'Kafka Server started' < <(tail -c "+$((seen + 1))" "$data/server.log" 2>/dev/null) || return 1
   [ -z "$secure" ] || listening "$((port + 5))"
 }
 
