@@ -206,6 +206,9 @@ func (c *chain) parallel(used []*worker, f func(*worker)) {
 func (c *chain) settle(w *worker) {
 	w.keep = w.keep[:0]
 	for i, o := range w.outcomes {
+		if c.dedup != nil && i%aheadRows == 0 {
+			c.dedup.ahead(w.keys[i:min(i+aheadRows, len(w.keys))])
+		}
 		switch o {
 		case emitted:
 			if c.dedup != nil && !c.dedup.add(&w.keys[i], w.ids, int64(w.cells[c.k.timeCol][i].bits)) {

@@ -45,8 +45,9 @@ type dedup struct {
 	// watermark is the plan's. It never moves back, except by Reset.
 	watermark int64
 	ids       idSet
-	// bounds follow from the watermark.
-	bounds bounds
+	// bounds follow from the watermark; always are those of a key that is set
+	// whatever it was.
+	bounds, always bounds
 	// counts are the keys in memory by bucket, but for recent, which belong
 	// to the bucket that was counted last and are not in counts yet.
 	counts               map[int64]int64
@@ -58,6 +59,8 @@ type dedup struct {
 	addedIDs []idChange
 	arena    []byte // ids of addedIDs
 
+	touched byte // keeps the reads of ahead from being left out
+
 	version versions
 	// broken is why the memory is of no use, until it is reset.
 	broken error
@@ -66,7 +69,7 @@ type dedup struct {
 // change is a key that a batch remembered; before is the event time of the
 // expired key that it replaced, vacant if there was none.
 type change struct {
-	slot
+	keyTime
 	before int64
 }
 
@@ -117,6 +120,8 @@ func (d *dedup) advance(watermark int64) {
 	d.watermark = watermark
 	d.bounds.alive = watermark - d.delay
 	d.bounds.removable = d.removable(watermark)
+	d.always = d.bounds
+	d.always.alive = math.MaxInt64
 }
 
 // settle makes a batch's changes final.
@@ -177,6 +182,16 @@ func (d *dedup) flush() {
 	d.recent = 0
 }
 
+// aheadRows is how many rows' keys are touched before the first of them is added.
+const aheadRows = 16
+
+// ahead says which keys are added next.
+func (d *dedup) ahead(keys []rowKey) {
+	for i := range keys {
+		d.touched ^= d.ids.touch(keys[i].uuid, keys[i].key)
+	}
+}
+
 // add remembers a row's key; false if it is remembered already.
 func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 	var id []byte
@@ -192,7 +207,7 @@ func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 		d.count(before, -1)
 	}
 	d.count(at, 1)
-	c := change{slot: slot{k.key, at}, before: before}
+	c := change{keyTime{k.key, at}, before}
 	if k.uuid {
 		d.added = append(d.added, c)
 		return true
@@ -205,9 +220,7 @@ func (d *dedup) add(k *rowKey, ids []byte, at int64) bool {
 
 // put sets a key whatever it was.
 func (d *dedup) put(uuid bool, k key, id []byte, at int64) {
-	always := d.bounds
-	always.alive = math.MaxInt64
-	before, _ := d.ids.insert(uuid, k, id, at, &always)
+	before, _ := d.ids.insert(uuid, k, id, at, &d.always)
 	if before != vacant {
 		d.count(before, -1)
 	}
@@ -256,8 +269,8 @@ func (d *dedup) Bytes() int64 {
 
 // Reset implements Stateful.
 func (d *dedup) Reset() {
-	d.advance(marker.MinTime)
 	d.bounds.removed = func(at int64) { d.count(at, -1) }
+	d.advance(marker.MinTime)
 	d.ids.reset()
 	d.counts = map[int64]int64{}
 	d.recent, d.recentFrom, d.recentTo = 0, 0, 0

@@ -145,11 +145,11 @@ func (s *groups) WriteSnapshot(w io.Writer) error {
 
 // LoadSnapshot implements Stateful.
 func (s *groups) LoadSnapshot(b []byte) error {
-	return s.ReadSnapshot(bytes.NewReader(b), int64(len(b)))
+	return s.ReadSnapshot(bytes.NewReader(b), int64(len(b)), 0)
 }
 
 // ReadSnapshot implements SnapshotReader.
-func (s *groups) ReadSnapshot(r io.Reader, sizeBytes int64) error {
+func (s *groups) ReadSnapshot(r io.Reader, sizeBytes, _ int64) error {
 	s.Reset()
 	return s.apply(newStateReader(r, sizeBytes), kindSnapshot)
 }

@@ -12,6 +12,8 @@ type idSet interface {
 	// insert sets the event time of a key unless the key is alive; before is the time
 	// that it had, vacant for none.
 	insert(uuid bool, k key, id []byte, at int64, b *bounds) (before int64, ok bool)
+	// touch says that a key is about to be looked for. What it gives means nothing.
+	touch(uuid bool, k key) byte
 	// get is the event time of a key, vacant if it is not there.
 	get(uuid bool, k key, id []byte) int64
 	// remove takes a key out that was inserted since settle.
@@ -21,9 +23,10 @@ type idSet interface {
 	settle(b *bounds, budget int, expired int64, meta func() ([]byte, error)) error
 	// each gives every key, also those that are removable.
 	each(f func(isID bool, k key, id []byte, at int64) error) error
-	// sizes are about the numbers of UUIDs and of ids; reserve makes room for them.
+	// sizes are about the numbers of UUIDs and of ids; expect says that so many, with
+	// times from first to last, are about to be loaded, and none that they were.
 	sizes() (uuids, ids int)
-	reserve(uuids, ids int)
+	expect(uuids, ids int, first, last int64)
 	bytes() int64
 	reset()
 	fault() error
@@ -50,6 +53,8 @@ func (m *memoryIDs) table(uuid bool) *table {
 func (m *memoryIDs) insert(uuid bool, k key, id []byte, at int64, b *bounds) (before int64, ok bool) {
 	return m.table(uuid).insert(k, id, at, b)
 }
+
+func (m *memoryIDs) touch(uuid bool, k key) byte { return m.table(uuid).touch(k) }
 
 func (m *memoryIDs) get(uuid bool, k key, id []byte) int64 { return m.table(uuid).get(k, id) }
 
@@ -81,9 +86,9 @@ func (m *memoryIDs) each(f func(isID bool, k key, id []byte, at int64) error) er
 
 func (m *memoryIDs) sizes() (uuids, ids int) { return m.uuids.size(), m.ids.size() }
 
-func (m *memoryIDs) reserve(uuids, ids int) {
-	m.uuids.reserve(uuids)
-	m.ids.reserve(ids)
+func (m *memoryIDs) expect(uuids, ids int, first, last int64) {
+	m.uuids.expect(uuids, first, last)
+	m.ids.expect(ids, first, last)
 }
 
 func (m *memoryIDs) bytes() int64 { return m.uuids.bytes() + m.ids.bytes() }
@@ -270,7 +275,9 @@ func (s *storedIDs) each(f func(isID bool, k key, id []byte, at int64) error) er
 
 func (s *storedIDs) sizes() (uuids, ids int) { return int(s.uuids), int(s.ids) }
 
-func (s *storedIDs) reserve(int, int) {}
+func (s *storedIDs) expect(int, int, int64, int64) {}
+
+func (s *storedIDs) touch(bool, key) byte { return 0 }
 
 func (s *storedIDs) bytes() int64 { return s.store.Bytes() + s.fresh.bytes() }
 

@@ -12,10 +12,17 @@ type SnapshotWriter interface {
 	WriteSnapshot(w io.Writer) error
 }
 
-// SnapshotReader is one that reads it so: sizeBytes in all, after a Reset. An error
-// of the reader is given back as it is.
+// SnapshotReader is one that reads it so: sizeBytes in all, after a Reset. keys is how
+// many it will hold when the deltas that follow are applied too, 0 where that is not
+// known. An error of the reader is given back as it is.
 type SnapshotReader interface {
-	ReadSnapshot(r io.Reader, sizeBytes int64) error
+	ReadSnapshot(r io.Reader, sizeBytes, keys int64) error
+}
+
+// SnapshotVersioner is a Stateful whose snapshots earlier versions of Weir cannot
+// read. Version 1 is what every version reads.
+type SnapshotVersioner interface {
+	SnapshotVersion() int
 }
 
 // stateReader reads an encoded state piece by piece. Bytes that it gives are valid

@@ -80,6 +80,65 @@ func TestTableBehavesLikeAMap(t *testing.T) {
 	}
 }
 
+func TestTimesOfEveryDistanceAreKeptExactly(t *testing.T) {
+	const seed = 5
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 6))
+	for name, spread := range map[string]int64{"minutes": 1 << 30, "hours": 1 << 36, "weeks": 1 << 42, "centuries": 1 << 52, "all": math.MaxInt64} {
+		tab := newTable(false, 3)
+		bound := int64(math.MinInt64 + 1)
+		b := &bounds{alive: math.MaxInt64, removable: bound, removed: func(at int64) { t.Fatalf("%s: a key of time %d was removed", name, at) }}
+		model := map[key]int64{}
+		for i := range 40_000 {
+			k := key{rng.Uint64N(20_000), rng.Uint64N(2)}
+			at := now + rng.Int64N(spread) - spread/2 + int64(i)*spread/40_000/4
+			switch {
+			case i%5_000 == 4_999:
+				at = []int64{math.MinInt64 + 1, math.MaxInt64 - 1, 0, -1}[i/5_000%4]
+			case i%7 == 0:
+				tab.remove(k, nil)
+				delete(model, k)
+				continue
+			}
+			before, ok := tab.insert(k, nil, at, b)
+			if was, there := model[k]; !ok || there && before != was || !there && before != vacant {
+				t.Fatalf("%s: %v was %d, the table says %d", name, k, was, before)
+			}
+			model[k] = at
+		}
+		if tab.size() != len(model) {
+			t.Errorf("%s: %d keys, want %d", name, tab.size(), len(model))
+		}
+		for k, at := range model {
+			if got := tab.get(k, nil); got != at {
+				t.Fatalf("%s: %v is %d, want %d", name, k, got, at)
+			}
+		}
+	}
+}
+
+func TestASegmentHoldsTheTimesThatItIsMadeFor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 6))
+	for range 100_000 {
+		first := int64(rng.Uint64()) | 1
+		last := first + rng.Int64N(math.MaxInt64)>>rng.IntN(62)
+		if last < first {
+			last = math.MaxInt64
+		}
+		s := timesOf(first, last, rng.IntN(segments))
+		if !s.holds(first) || !s.holds(last) || s.holds(vacant) || s.base == first {
+			t.Fatalf("%+v for %d to %d", s, first, last)
+		}
+	}
+	// Twenty minutes, the memory of a delay of ten, take four bytes; a day five.
+	if s := timesOf(now-minutes(20), now, segments-1); s.timeBytes != 4 || !s.holds(now+minutes(20)) {
+		t.Errorf("%+v", s)
+	}
+	if s := timesOf(now-minutes(24*60), now, segments-1); s.timeBytes != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestMemoryOfExpiredKeysIsGivenBack(t *testing.T) {
 	cfg := small()
 	tr, err := New(cfg)

@@ -9,7 +9,7 @@ const (
 // Defaults of a query's state.
 const (
 	DefaultStateCache = Size(256 << 20)
-	DefaultStatePart  = Size(32 << 20)
+	DefaultStatePart  = Size(16 << 20)
 )
 
 // State says where a query keeps what it remembers between batches: ids of

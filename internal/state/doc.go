@@ -15,7 +15,9 @@
 // file of bounded size is cut into parts, each a zstd frame; its own file has
 // format 2, no payload, and names the parts by their checksums. The parts are
 // durable before the file that names them, so a file that is there is whole, or
-// somebody has removed or damaged a part of it: the same as a damaged file.
+// somebody has removed or damaged a part of it: the same as a damaged file. A
+// snapshot that its operator encodes as earlier versions cannot read it, as dedup
+// does, has format 3, whole or in parts.
 //
 // Rules:
 //   - a delta is only put on a parent that this process has itself saved or
@@ -45,7 +47,8 @@ var (
 // Bounds of a chain.
 const (
 	// SnapshotEvery is how many deltas a chain has at least before a snapshot
-	// is due for its length alone.
+	// is due for its length alone. The first version after a start is not one of
+	// those.
 	SnapshotEvery = 20
 	// snapshotShare: a snapshot for length alone waits until the chain's deltas
 	// are 1/8 of the last snapshot, so that a large state with small batches is
@@ -58,7 +61,7 @@ const (
 	// KeepVersions is how many versions back from the tip Purge keeps loadable.
 	KeepVersions = 10
 	// DefaultPartBytes is the size at which a snapshot is cut into parts.
-	DefaultPartBytes = 32 << 20
+	DefaultPartBytes = 16 << 20
 	// RawBytesMax bounds what a file may unpack to.
 	RawBytesMax = 1 << 40
 	// headerBytesMax bounds the first line.

@@ -15,11 +15,14 @@ import (
 	"github.com/weirlake/weir/internal/marker"
 )
 
-// Formats of the files' first line and layout. A snapshot in parts has the second,
-// so that a version that knows none refuses it; every other file has the first.
+// Formats of the files' first line and layout, each so that a version that does not
+// know it refuses the file. A snapshot that its operator encodes in a later way, whole
+// or in parts, has the third; another one in parts has the second; every other file
+// has the first.
 const (
-	formatWhole = 1
-	formatParts = 2
+	formatWhole  = 1
+	formatParts  = 2
+	formatPacked = 3
 )
 
 const (
@@ -53,6 +56,8 @@ type header struct {
 	// Parts hold the payload of a snapshot that is too large for one file: each
 	// a zstd frame of its own, in this order.
 	Parts []part `json:"parts,omitempty"`
+	// loaded says that a start has read the chain up to here.
+	loaded bool
 }
 
 // part is a file of a snapshot; partKey names it.
@@ -129,9 +134,13 @@ const lineRoom = 1 << 10
 // encode is the whole file. payload has lineRoom bytes before it.
 func (h header) encode(roomAndPayload []byte) ([]byte, error) {
 	payload := roomAndPayload[lineRoom:]
-	h.Format, h.PayloadBytes = formatWhole, int64(len(payload))
-	if len(h.Parts) > 0 {
+	h.PayloadBytes = int64(len(payload))
+	switch {
+	case h.Format == formatPacked:
+	case len(h.Parts) > 0:
 		h.Format = formatParts
+	default:
+		h.Format = formatWhole
 	}
 	line, err := json.Marshal(h)
 	if err != nil {
@@ -174,15 +183,17 @@ func peek(path, operator string, data []byte) (*header, error) {
 	if err := json.Unmarshal(data[:end], h); err != nil {
 		return nil, damaged(path, "its header is unreadable: %v", err)
 	}
-	if h.Format > formatParts || h.Format < formatWhole {
-		return nil, failure.Wrap(failure.Checkpoint, ErrForeign, "%s has format %d, this version knows %d", path, h.Format, formatParts).
+	if h.Format > formatPacked || h.Format < formatWhole {
+		return nil, failure.Wrap(failure.Checkpoint, ErrForeign, "%s has format %d, this version knows %d", path, h.Format, formatPacked).
 			WithHint("run the version of Weir that wrote it, or remove the folder state/ of the checkpoint: it is rebuilt from the table")
 	}
 	op, version, kind, ok := parseKey(path)
 	if !ok || h.Operator != operator || op != operator || version != h.Version || kind != h.Kind || h.PayloadBytes != int64(len(data)-end-1) {
 		return nil, damaged(path, "its header speaks of another file: %.300q", data[:end])
 	}
-	if inParts := len(h.Parts) > 0; inParts != (h.Format == formatParts) || inParts && (kind != kindSnapshot || h.PayloadBytes > 0) {
+	inParts := len(h.Parts) > 0
+	possible := h.Format == formatPacked || inParts == (h.Format == formatParts)
+	if !possible || h.Format != formatWhole && kind != kindSnapshot || inParts && h.PayloadBytes > 0 {
 		return nil, damaged(path, "its header speaks of parts that it cannot have: %.300q", data[:end])
 	}
 	return h, nil

@@ -56,7 +56,7 @@ func TestASnapshotInPartsIsBoundedAndSaysSoToEarlierVersions(t *testing.T) {
 	if f.Bytes != total {
 		t.Errorf("the marker is told %d bytes, the files have %d", f.Bytes, total)
 	}
-	if !bytes.HasPrefix(mustGet(t, objects, f.Path), []byte(`{"format":2,`)) {
+	if !bytes.HasPrefix(mustGet(t, objects, f.Path), []byte(`{"format":3,`)) {
 		t.Error("an earlier version would not see that it cannot read this")
 	}
 	op := newTransform(t).State()[0]

@@ -13,13 +13,14 @@ import (
 )
 
 // payloadReader unpacks the payload of one file, or of its parts one after the
-// other; a part is read when the one before has been unpacked. Its first error
+// other; a part is read and checked while the one before is unpacked. Its first error
 // stays in err, classified.
 type payloadReader struct {
-	path string
-	left int64 // bytes that are to come, as the header says
-	dec  *zstd.Decoder
-	err  error
+	path  string
+	left  int64 // bytes that are to come, as the header says
+	dec   *zstd.Decoder
+	parts *partReader // nil for none
+	err   error
 }
 
 // open begins to read the payload of a link.
@@ -27,16 +28,19 @@ func (s *Store) open(ctx context.Context, l *link) (*payloadReader, error) {
 	if l.header.RawBytes < 0 || l.header.RawBytes > RawBytesMax {
 		return nil, damaged(l.path, "it says that it unpacks to %d bytes", l.header.RawBytes)
 	}
+	r := &payloadReader{path: l.path, left: l.header.RawBytes}
 	var in io.Reader = bytes.NewReader(l.payload)
 	if len(l.header.Parts) > 0 {
-		in = &partReader{ctx: ctx, s: s, snapshot: l.path, parts: l.header.Parts}
+		r.parts = s.readParts(ctx, l)
+		in = r.parts
 	}
 	// Unpacking runs beside the operator that takes the bytes in.
-	dec, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
+	var err error
+	r.dec, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
 	if err != nil {
 		return nil, fmt.Errorf("prepare zstd: %w", err)
 	}
-	return &payloadReader{path: l.path, left: l.header.RawBytes, dec: dec}, nil
+	return r, nil
 }
 
 // Read implements io.Reader.
@@ -81,7 +85,12 @@ func (r *payloadReader) end() error {
 	return r.err
 }
 
-func (r *payloadReader) close() { r.dec.Close() }
+func (r *payloadReader) close() {
+	r.dec.Close()
+	if r.parts != nil {
+		r.parts.close()
+	}
+}
 
 const (
 	// windowMax bounds how far back a file may look: the window of earlier versions.
@@ -90,15 +99,18 @@ const (
 	allHint = 64 << 20
 )
 
-// partReader reads the parts of a snapshot one after the other, each checked
-// against the snapshot's header before a byte of it is used.
+// partReader gives the parts of a snapshot one after the other, each checked against
+// the snapshot's header before a byte of it is used. At most two parts are in memory.
 type partReader struct {
-	ctx      context.Context
-	s        *Store
-	snapshot string
-	parts    []part
-	next     int
-	data     []byte
+	ahead <-chan fetched
+	stop  context.CancelFunc
+	data  []byte
+}
+
+// fetched is a part, or why there is none.
+type fetched struct {
+	data []byte
+	err  error
 }
 
 // partError keeps the class of an error across zstd.
@@ -106,24 +118,59 @@ type partError struct{ error }
 
 func (e *partError) Unwrap() error { return e.error }
 
+// readParts begins to fetch the parts of a snapshot.
+func (s *Store) readParts(ctx context.Context, l *link) *partReader {
+	ctx, stop := context.WithCancel(ctx)
+	ahead := make(chan fetched)
+	go func() {
+		defer close(ahead)
+		for i, want := range l.header.Parts {
+			data, err := s.part(ctx, partKey(l.path, i), want)
+			select {
+			case ahead <- fetched{data, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return &partReader{ahead: ahead, stop: stop}
+}
+
+// part reads a part and checks it.
+func (s *Store) part(ctx context.Context, path string, want part) ([]byte, error) {
+	data, err := s.get(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if got := marker.Hash(data); got != want.SHA256 {
+		return nil, damaged(path, "its checksum is %.12s…, %.12s… was recorded", got, want.SHA256)
+	}
+	return data, nil
+}
+
 // Read implements io.Reader.
 func (r *partReader) Read(b []byte) (int, error) {
 	for len(r.data) == 0 {
-		if r.next == len(r.parts) {
+		next, more := <-r.ahead
+		if !more {
 			return 0, io.EOF
 		}
-		path, want := partKey(r.snapshot, r.next), r.parts[r.next]
-		data, err := r.s.get(r.ctx, path)
-		if err != nil {
-			return 0, &partError{err}
+		if next.err != nil {
+			return 0, &partError{next.err}
 		}
-		if got := marker.Hash(data); got != want.SHA256 {
-			return 0, &partError{damaged(path, "its checksum is %.12s…, %.12s… was recorded", got, want.SHA256)}
-		}
-		r.data = data
-		r.next++
+		r.data = next.data
 	}
 	n := copy(b, r.data)
 	r.data = r.data[n:]
 	return n, nil
+}
+
+// close ends the fetching; nobody reads any more.
+func (r *partReader) close() {
+	r.stop()
+	for range r.ahead {
+	}
 }

@@ -12,7 +12,11 @@ import (
 func rowsOf(t testing.TB, b []byte) []string {
 	t.Helper()
 	var out []string
-	b = b[40:]
+	if format := binary.LittleEndian.Uint16(b[8:]); format == 1 {
+		b = b[40:]
+	} else {
+		b = b[56:]
+	}
 	for len(b) > 0 {
 		kind, rows, size := b[0], int(binary.LittleEndian.Uint32(b[1:])), int(binary.LittleEndian.Uint32(b[5:]))
 		p := b[13 : 13+size]
@@ -26,6 +30,15 @@ func rowsOf(t testing.TB, b []byte) []string {
 				times = times[n:]
 				last += v
 				out = append(out, fmt.Sprintf("%x %d", p[16*i:16*i+16], last))
+			}
+		case 3:
+			first, size := binary.LittleEndian.Uint64(p), int(p[8])
+			for p = p[9:]; len(p) > 0; p = p[size+16:] {
+				at := int64(first)
+				for i, b := range p[:size] {
+					at += int64(b) << (8 * i)
+				}
+				out = append(out, fmt.Sprintf("%016x%016x %d", binary.LittleEndian.Uint64(p[size:]), binary.LittleEndian.Uint64(p[size+8:]), at))
 			}
 		case 2:
 			for range rows {

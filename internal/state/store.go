@@ -99,7 +99,8 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 		return nil, fmt.Errorf("delta of %s: %w", op.Name(), err)
 	}
 	sum := base.DeltaBytes + int64(len(payload)-lineRoom)
-	long := base.Deltas >= SnapshotEvery && sum*snapshotShare >= base.SnapshotBytes
+	// The first commit after a start does not wait for a snapshot to be written.
+	long := !base.loaded && base.Deltas >= SnapshotEvery && sum*snapshotShare >= base.SnapshotBytes
 	if long || sum > max(base.SnapshotBytes, smallChainBytes) {
 		return nil, nil
 	}
@@ -114,6 +115,9 @@ func (s *Store) delta(op operator.Stateful, h, base *header) ([]byte, error) {
 // snapshot before.
 func (s *Store) snapshot(ctx context.Context, op operator.Stateful, h *header, aboutBytes int64) ([]byte, error) {
 	h.Kind, h.Deltas, h.DeltaBytes = kindSnapshot, 0, 0
+	if v, ok := op.(operator.SnapshotVersioner); ok && v.SnapshotVersion() > 1 {
+		h.Format = formatPacked
+	}
 	full := func(frame []byte) error { return s.writePart(ctx, h, frame) }
 	p := newPacker(aboutBytes+aboutBytes/8, s.opts.PartBytes, full)
 	defer p.close()
@@ -193,18 +197,20 @@ func (s *Store) Load(ctx context.Context, queryID string, op operator.Stateful, 
 	if err != nil {
 		return err
 	}
-	if err := s.forward(ctx, op, chain); err != nil {
+	if err := s.forward(ctx, op, chain, tip.Keys); err != nil {
 		op.Reset()
 		return err
 	}
+	chain[0].header.loaded = true
 	for _, l := range chain {
 		s.sound[l.path] = l.header
 	}
 	return nil
 }
 
-// forward brings the operator from where it stands in the chain to its tip.
-func (s *Store) forward(ctx context.Context, op operator.Stateful, chain []*link) error {
+// forward brings the operator from where it stands in the chain to its tip, which has
+// so many keys.
+func (s *Store) forward(ctx context.Context, op operator.Stateful, chain []*link, keys int64) error {
 	resumer, resumes := op.(operator.Resumer)
 	left := len(chain)
 	if resumes {
@@ -219,7 +225,7 @@ func (s *Store) forward(ctx context.Context, op operator.Stateful, chain []*link
 		}
 	}
 	for i := left - 1; i >= 0; i-- {
-		if err := s.apply(ctx, op, chain[i]); err != nil {
+		if err := s.apply(ctx, op, chain[i], keys); err != nil {
 			return err
 		}
 		chain[i].payload = nil
@@ -233,8 +239,8 @@ func (s *Store) forward(ctx context.Context, op operator.Stateful, chain []*link
 	return nil
 }
 
-// apply gives one file of a chain to the operator.
-func (s *Store) apply(ctx context.Context, op operator.Stateful, l *link) error {
+// apply gives one file of a chain to the operator; its tip has so many keys.
+func (s *Store) apply(ctx context.Context, op operator.Stateful, l *link, keys int64) error {
 	r, err := s.open(ctx, l)
 	if err != nil {
 		return err
@@ -242,7 +248,7 @@ func (s *Store) apply(ctx context.Context, op operator.Stateful, l *link) error 
 	defer r.close()
 	streamed, ok := op.(operator.SnapshotReader)
 	if ok && l.header.Kind == kindSnapshot {
-		if err = streamed.ReadSnapshot(r, l.header.RawBytes); err == nil {
+		if err = streamed.ReadSnapshot(r, l.header.RawBytes, keys); err == nil {
 			err = r.end()
 		}
 	} else {

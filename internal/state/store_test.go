@@ -323,7 +323,9 @@ func TestStateOfAnotherQueryOrVersionStopsAndIsNotRebuilt(t *testing.T) {
 		change func(*header)
 		want   error
 	}{
-		"newer format":           {func(h *header) { h.Format = formatParts + 1 }, ErrForeign},
+		"newer format":           {func(h *header) { h.Format = formatPacked + 1 }, ErrForeign},
+		"a delta of format 2":    {func(h *header) { h.Format = formatParts }, ErrCorrupt},
+		"a delta of format 3":    {func(h *header) { h.Format = formatPacked }, ErrCorrupt},
 		"another operator":       {func(h *header) { h.Operator = "sessions" }, ErrCorrupt},
 		"another version":        {func(h *header) { h.Version = 7 }, ErrCorrupt},
 		"another kind":           {func(h *header) { h.Kind = kindSnapshot }, ErrCorrupt},
