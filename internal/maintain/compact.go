@@ -64,7 +64,7 @@ func (g group) bytes() (n int64) {
 
 // Of the records that files are read in again.
 const (
-	recordBytes = 4 << 20
+	recordBytes = 2 << 20
 	// unpacked is about how many times as large as in the file rows are in memory.
 	unpacked      = 8
 	recordRowsMax = 8192
@@ -174,6 +174,26 @@ func (c *Care) rewrite(ctx context.Context, t *table.Table, groups []group) (Com
 	j := c.begin(ctx, t, groups, 0)
 	<-j.done
 	return c.commit(ctx, t, j)
+}
+
+// besideOne holds a rewrite beside the batches that takes much memory, some 30 MB of
+// rows and pages: there is one at a time in the process, whatever its table.
+var besideOne = make(chan struct{}, 1)
+
+// besideFree is the size of a group up to which its rewrite waits for no other one.
+const besideFree = 1 << 20
+
+// turn waits until the group may be written beside the batches.
+func (g group) turn(ctx context.Context) (end func(), err error) {
+	if g.bytes() <= besideFree {
+		return func() {}, nil
+	}
+	select {
+	case besideOne <- struct{}{}:
+		return func() { <-besideOne }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // begin writes the new files of groups of t's head. With a rest it does so on one
@@ -297,6 +317,13 @@ func (c *Care) changedUnder(ctx context.Context, t *table.Table, files []iceberg
 
 // write reads the files of a group and writes their rows again.
 func (c *Care) write(ctx context.Context, t *table.Table, g group, rest int) (_ []iceberg.DataFile, rows int64, err error) {
+	if rest > 0 {
+		end, err := g.turn(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer end()
+	}
 	storage, err := lake.DataFSOf(ctx, t)
 	if err != nil {
 		return nil, 0, err
@@ -307,7 +334,7 @@ func (c *Care) write(ctx context.Context, t *table.Table, g group, rest int) (_ 
 	}
 	w, err := datafile.NewWriter(datafile.Spec{
 		Schema: t.Schema(), PartitionSpec: t.Spec(), FormatVersion: t.Metadata().Version(), Properties: t.Properties(),
-		Location: lake.DataLocation(t), FS: storage, TargetBytes: 2 * c.s.TargetBytes, Parallel: cores,
+		Location: lake.DataLocation(t), FS: storage, TargetBytes: 2 * c.s.TargetBytes, Parallel: cores, InTurn: rest > 0,
 	}, "compacted-"+clock.Nonce()+"-", nil)
 	if err != nil {
 		return nil, 0, fmt.Errorf("write files of %s: %w", lake.Name(c.ident), err)

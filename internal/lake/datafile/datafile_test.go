@@ -619,3 +619,29 @@ func TestManyPartitionsAtOnceStayWithinTheOpenRowsLimit(t *testing.T) {
 		t.Fatalf("%d files: %v", len(files), err)
 	}
 }
+
+func TestAWriterInTurnLetsGoOfARowGroupBeforeItFillsTheNext(t *testing.T) {
+	s := spec(t, &localFS{}, byDay())
+	s.Parallel, s.InTurn = 1, true
+	w, err := NewWriter(s, "x-", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records = 5
+	var last *memory.Buffer
+	for n := range int64(records) {
+		rec := record(row{offset: n, value: bytes.Repeat([]byte{byte(n)}, rowGroupBytes)}) // a row group by itself
+		value := rec.Column(batch.ColValue).Data().Buffers()[2]
+		if err := w.Write(rec); err != nil {
+			t.Fatal(err)
+		}
+		if last != nil && last.Len() > 0 {
+			t.Fatalf("record %d is still held when the one after it was taken", n-1)
+		}
+		last = value
+	}
+	files, err := w.Close(t.Context())
+	if err != nil || len(files) != 1 || files[0].Rows != records {
+		t.Fatalf("%+v: %v", files, err)
+	}
+}

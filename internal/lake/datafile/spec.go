@@ -30,6 +30,9 @@ type Spec struct {
 	// Parallel is the number of row groups that are encoded at the same time;
 	// 0 means the default.
 	Parallel int
+	// InTurn makes Write wait until a full row group is encoded, instead of filling
+	// the next one meanwhile: half of the memory, at the pace of one core.
+	InTurn bool
 	// TargetBytes is the size at which a partition's file is closed and the
 	// next one begun; 0 means the default.
 	TargetBytes int64

@@ -100,6 +100,8 @@ type job struct {
 	pv   partitionValue
 	recs []arrow.RecordBatch
 	out  chan *rowGroup // closed without a value after an error
+	// encoded is closed when the rows are let go of.
+	encoded chan struct{}
 }
 
 // NewWriter opens a writer. Files are named namePrefix + a running number;
@@ -273,11 +275,14 @@ func (w *Writer) flush(id, n int) {
 }
 
 func (w *Writer) submit(id int, recs []arrow.RecordBatch) {
-	j := &job{part: id, pv: w.parts.value(id), recs: recs, out: make(chan *rowGroup, 1)}
+	j := &job{part: id, pv: w.parts.value(id), recs: recs, out: make(chan *rowGroup, 1), encoded: make(chan struct{})}
 	// First the encoder, then the appender's queue: its order is the order of
 	// submission either way, and nothing waits in it that nobody works on.
 	w.jobs <- j
 	w.ordered <- j
+	if w.spec.InTurn {
+		<-j.encoded
+	}
 }
 
 // encodeJobs is one encoder. After an error it only releases.
@@ -295,6 +300,7 @@ func (w *Writer) encodeJobs() {
 		releaseAll(j.recs)
 		j.recs = nil
 		close(j.out)
+		close(j.encoded)
 	}
 }
 
