@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -74,7 +76,8 @@ func (n *network) dialer(p *process) func(ctx context.Context, network, addr str
 			case p != nil && p.dead.Load():
 				return nil, errDead
 			case p != nil && l.down:
-				return nil, fmt.Errorf("dial %s: connection refused", addr)
+				// As of a kernel: the client tells a broker that is down by the type.
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: l.addr, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 			}
 			near, far := net.Pipe()
 			if p != nil {
