@@ -28,17 +28,19 @@ func (s *Store) open(ctx context.Context, l *link) (*payloadReader, error) {
 	if l.header.RawBytes < 0 || l.header.RawBytes > RawBytesMax {
 		return nil, damaged(l.path, "it says that it unpacks to %d bytes", l.header.RawBytes)
 	}
-	r := &payloadReader{path: l.path, left: l.header.RawBytes}
+	// Unpacking runs beside the operator that takes the bytes in.
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
+	if err != nil {
+		return nil, fmt.Errorf("prepare zstd: %w", err)
+	}
+	r := &payloadReader{path: l.path, left: l.header.RawBytes, dec: dec}
 	var in io.Reader = bytes.NewReader(l.payload)
 	if len(l.header.Parts) > 0 {
 		r.parts = s.readParts(ctx, l)
 		in = r.parts
 	}
-	// Unpacking runs beside the operator that takes the bytes in.
-	var err error
-	r.dec, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
-	if err != nil {
-		return nil, fmt.Errorf("prepare zstd: %w", err)
+	if err := dec.Reset(in); err != nil {
+		r.err = damaged(l.path, "it does not unpack: %v", err)
 	}
 	return r, nil
 }
