@@ -63,7 +63,7 @@ catalogs: build tools ## Catalogs on a real Postgres, Iceberg's REST server and 
 	@scripts/venv.sh moto
 	@rm -f $(CONFORMANCE)
 	WEIR_CONFORMANCE=$(CONFORMANCE) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -p 1 -timeout 60m $(TESTFLAGS) $(CATALOGS)
-	WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 60m $(TESTFLAGS) ./tests -run 'Glue|Postgres|REST|Catalog'
+	WEIR_CATALOGS=1 WEIR_BIN=$(CURDIR)/$(BIN) WEIR_PYTHON=$(CURDIR)/$(VENV)/bin/python $(GO) test -count=1 -timeout 60m $(TESTFLAGS) ./tests -run 'Glue|Postgres|REST|Catalog'
 	@cat $(CONFORMANCE)
 
 # Sinks over stores outside, on the real ones: Postgres, Apache Kafka, Cassandra.

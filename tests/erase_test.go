@@ -18,6 +18,13 @@ const labSessions = "silver.sessions"
 func erasable(t *testing.T) *lab {
 	t.Helper()
 	l := newLab(t, 0)
+	l.withSessions()
+	return l
+}
+
+// withSessions adds who did it to the rows, and the query of sessions.
+func (l *lab) withSessions() {
+	l.t.Helper()
 	l.edit("        - {name: kind, path: $.kind, type: string}\n",
 		"        - {name: kind, path: $.kind, type: string}\n        - {name: user, path: $.user, type: string}\n")
 	l.edit("ops: {", `  - name: sessions
@@ -31,7 +38,6 @@ func erasable(t *testing.T) *lab {
     to:
       iceberg: {table: silver.sessions}
 ops: {`)
-	return l
 }
 
 func did(user, id, kind string, at time.Time) string {
