@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,5 +138,31 @@ func TestASumOfDecimalsIsExactAndNullBeyondItsDigits(t *testing.T) {
 		if got := sum(c.typ, c.in...); got != c.want {
 			t.Errorf("the sum of %v is %s, want %s", c.in, got, c.want)
 		}
+	}
+}
+
+func TestADecimalAndADateAreKeysThatAreReadBackFromTheTable(t *testing.T) {
+	cfg := small()
+	cfg.Columns = append(cfg.Columns, Column{Name: "m", Path: "$.m", Type: "decimal(38,2)", Required: true},
+		Column{Name: "day", Path: "$.day", Type: "date", Required: true}, Column{Name: "local", Path: "$.local", Type: "timestamp", Required: true})
+	cfg.Dedup = []string{"m", "day", "local"}
+	r := newRun(t, cfg)
+	doc := func(m, day string) string {
+		return fmt.Sprintf(`{"id":"i","at":%q,"m":%s,"day":%q,"local":"%sT12:00:00"}`, at(now), m, day, day)
+	}
+	docs := values(doc("1.5", "2026-05-04"), doc(`"1.50"`, "2026-05-04"), doc("15e-1", "2026-05-04"), doc("-1.5", "2026-05-04"), doc("1.5", "1969-12-31"),
+		doc("123456789012345678901234567890.12", "2026-05-04"), doc("123456789012345678901234567890.13", "2026-05-04"), doc("123456789012345678901234567890.120", "2026-05-04"))
+	equalCounts(t, r.batchOf(docs).Counters, marker.Counters{Read: 8, Emitted: 5, Duplicate: 3})
+	d := r.tr.State()[0]
+	want := contents(t, d)
+	rec := mainRecord(t, r.tr, docs)
+	defer rec.Release()
+	d.Reset()
+	if err := d.Rebuild(rec); err != nil {
+		t.Fatal(err)
+	}
+	d.FinishRebuild(r.mark)
+	if got := contents(t, d); !slices.Equal(got, want) {
+		t.Errorf("rebuilt %d keys, live %d", len(got), len(want))
 	}
 }
