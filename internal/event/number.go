@@ -202,23 +202,18 @@ func isNumber(b []byte) bool {
 // numberEnd is where the number ends that begins at i; not ok is where a digit is
 // missing. Range is no matter of the grammar.
 func numberEnd(doc []byte, i int) (end int, ok bool) {
-	digits := func() bool {
-		from := i
-		for i < len(doc) && doc[i]-'0' <= 9 {
-			i++
-		}
-		return i > from
-	}
 	if doc[i] == '-' {
 		i++
 	}
+	from := i
 	if i < len(doc) && doc[i] == '0' {
 		i++
-	} else if !digits() {
+	} else if i = digitsEnd(doc, i); i == from {
 		return i, false
 	}
 	if i < len(doc) && doc[i] == '.' {
-		if i++; !digits() {
+		from = i + 1
+		if i = digitsEnd(doc, from); i == from {
 			return i, false
 		}
 	}
@@ -226,9 +221,17 @@ func numberEnd(doc []byte, i int) (end int, ok bool) {
 		if i++; i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
 			i++
 		}
-		if !digits() {
+		from = i
+		if i = digitsEnd(doc, from); i == from {
 			return i, false
 		}
 	}
 	return i, true
+}
+
+func digitsEnd(doc []byte, i int) int {
+	for i < len(doc) && doc[i]-'0' <= 9 {
+		i++
+	}
+	return i
 }
