@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -22,14 +21,10 @@ const (
 	chunkBytes = 4 << 20
 	// rowBytesGuess is what a value is taken to hold before one was seen.
 	rowBytesGuess = 1 << 10
-	// lentBytes is from which size on a value is not copied: its row is a record
-	// batch of its own, whose value lies in the fetched bytes. They stay in memory as
-	// long as the batch does. Well below it the batch costs more than the copy.
-	lentBytes = 256 << 10
 )
 
 // rowWriter appends Kafka records to Arrow builders, straight from the fetched
-// bytes: a value is copied once, one of lentBytes or more not at all.
+// bytes: a value is copied once.
 type rowWriter struct {
 	emit   func(arrow.RecordBatch) error
 	micros int64 // ingested_at
@@ -44,8 +39,6 @@ type rowWriter struct {
 	header                  *array.StructBuilder
 	headerKey               *array.StringBuilder
 
-	// lent is the value of the one row of the batch being built that is not copied.
-	lent        []byte
 	rows, bytes int   // in the batch being built
 	total       int64 // rows of the whole read
 	totalBytes  int64
@@ -83,10 +76,6 @@ func (w *rowWriter) release() { w.b.Release() }
 
 // begin makes room for the next record batch.
 func (w *rowWriter) begin() {
-	if w.lent != nil {
-		w.b.Reserve(1)
-		return
-	}
 	rows := max(1, min(w.expect-w.total, chunkRows))
 	w.b.Reserve(int(rows))
 	// An eighth above the guess; a guess that is wrong costs a copy, not rows.
@@ -96,14 +85,10 @@ func (w *rowWriter) begin() {
 // append adds one record, emitting the batch before it where it is full.
 func (w *rowWriter) append(p *partition, r *kgo.Record) error {
 	size := len(r.Key) + len(r.Value)
-	large := len(r.Value) >= lentBytes
-	if w.rows > 0 && (large || w.lent != nil || w.rows >= chunkRows || w.bytes+size > chunkBytes) {
+	if w.rows > 0 && (w.rows >= chunkRows || w.bytes+size > chunkBytes) {
 		if err := w.flush(); err != nil {
 			return err
 		}
-	}
-	if large {
-		w.lent = r.Value
 	}
 	if w.rows == 0 {
 		w.begin()
@@ -115,11 +100,7 @@ func (w *rowWriter) append(p *partition, r *kgo.Record) error {
 	w.timestamp.Append(arrow.Timestamp(micros))
 	w.tsType.Append(int32(r.Attrs.TimestampType()))
 	appendBytes(w.key, r.Key)
-	if large {
-		w.value.AppendEmptyValue()
-	} else {
-		appendBytes(w.value, r.Value)
-	}
+	appendBytes(w.value, r.Value)
 	w.appendHeaders(r.Headers)
 	w.ingestedAt.Append(arrow.Timestamp(w.micros))
 	if p.topicID == "" {
@@ -188,28 +169,5 @@ func (w *rowWriter) flush() error {
 	}
 	rec := w.b.NewRecordBatch()
 	w.rows, w.bytes = 0, 0
-	if w.lent != nil {
-		var err error
-		if rec, err = lend(rec, w.lent); err != nil {
-			return err
-		}
-		w.lent = nil
-	}
 	return w.emit(rec)
-}
-
-// lend puts value, without a copy, into the place of the one value of rec, which it
-// takes over.
-func lend(rec arrow.RecordBatch, value []byte) (arrow.RecordBatch, error) {
-	defer rec.Release()
-	offsets := memory.NewBufferBytes(arrow.Int32Traits.CastToBytes([]int32{0, int32(len(value))}))
-	data := array.NewData(arrow.BinaryTypes.Binary, 1, []*memory.Buffer{nil, offsets, memory.NewBufferBytes(value)}, nil, 0, 0)
-	defer data.Release()
-	column := array.NewBinaryData(data)
-	defer column.Release()
-	out, err := rec.SetColumn(batch.ColValue, column)
-	if err != nil {
-		return nil, fmt.Errorf("lend a value of %d bytes: %w", len(value), err)
-	}
-	return out, nil
 }
