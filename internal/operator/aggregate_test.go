@@ -650,16 +650,16 @@ func TestAnAggregationThatCannotBeIsRefusedWithEveryFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, a := range map[string]Aggregation{
-		"one of session and window":  {},
-		"gap of a session":           {Session: &SessionWindow{}},
-		"slide is longer":            windowStage(time.Second, time.Minute),
-		"at most 1000":               windowStage(time.Hour, time.Second),
-		`no column "nobody"`:         {Session: &SessionWindow{Gap: 1e9}, Keys: []string{"nobody"}},
-		`two columns "WIKI"`:         {Session: &SessionWindow{Gap: 1e9}, Keys: []string{"wiki"}, Columns: []Aggregate{{Name: "WIKI", Function: Count}}},
-		"only int, long and the sum of decimals":          {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: Sum, Column: "title"}}},
-		`function "median" is not`:   {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: "median", Column: "size"}}},
-		"sum needs a column":         {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: Sum}}},
-		"limit 99999 is not between": {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: CollectSet, Column: "title", Limit: 99_999}}},
+		"one of session and window":              {},
+		"gap of a session":                       {Session: &SessionWindow{}},
+		"slide is longer":                        windowStage(time.Second, time.Minute),
+		"at most 1000":                           windowStage(time.Hour, time.Second),
+		`no column "nobody"`:                     {Session: &SessionWindow{Gap: 1e9}, Keys: []string{"nobody"}},
+		`two columns "WIKI"`:                     {Session: &SessionWindow{Gap: 1e9}, Keys: []string{"wiki"}, Columns: []Aggregate{{Name: "WIKI", Function: Count}}},
+		"only int, long and the sum of decimals": {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: Sum, Column: "title"}}},
+		`function "median" is not`:               {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: "median", Column: "size"}}},
+		"sum needs a column":                     {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: Sum}}},
+		"limit 99999 is not between":             {Session: &SessionWindow{Gap: 1e9}, Columns: []Aggregate{{Name: "x", Function: CollectSet, Column: "title", Limit: 99_999}}},
 	} {
 		_, err := NewAggregated(rows, "event_time", []Aggregation{a})
 		if failure.ClassOf(err) != failure.Config || !strings.Contains(fmt.Sprint(err), want) {
