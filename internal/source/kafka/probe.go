@@ -100,10 +100,10 @@ func (rd *reading) giveUp() error {
 }
 
 // probe asks the leader for what is at the partition's place. A fetch of one
-// partition always carries its next batch, however large; so an answer without
-// one, with the last stable offset at or beyond the end, proves that nothing
-// is left in the range: it was compacted away, or removed with its marker. It
-// returns whether there are records that the consumer still has to get.
+// partition always carries its next batch, however large (KIP-74); so an answer
+// without any bytes, with the last stable offset at or beyond the end, proves that
+// nothing is left in the range: it was compacted away, or removed with its marker.
+// It returns whether there are records that the consumer still has to get.
 func (rd *reading) probe(ctx context.Context, p *partition) (present bool, err error) {
 	at := p.fetched
 	for range probeSteps {
@@ -133,6 +133,8 @@ func (rd *reading) probe(ctx context.Context, p *partition) (present bool, err e
 			return false, fmt.Errorf("probe partition %s: %w", p.tp, fp.Err)
 		case len(fp.Records) > 0 && fp.Records[0].Offset < p.end:
 			return true, nil
+		case len(fp.Records) == 0 && next == at && len(rp.RecordBatches) > 0:
+			return true, nil // a part of a batch: what it holds is not known
 		case len(fp.Records) > 0, next >= p.end, next == at && rp.LastStableOffset >= p.end:
 			p.fetched = p.end
 			return false, nil

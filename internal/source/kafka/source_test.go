@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -286,6 +287,40 @@ func TestAHoleAtTheVeryEndOfTheLogDoesNotHangTheRead(t *testing.T) {
 	if at, _ := res.End.Kafka.Get(topic, 0); at.NextOffset != 13 || at.LastOffset != 2 {
 		t.Fatalf("end is %+v", at)
 	}
+}
+
+// A broker that cuts an answer within its first batch, which Kafka never does, says
+// nothing about what is there.
+func TestAPartOfABatchIsNoProofThatNothingIsLeft(t *testing.T) {
+	c := fake(t, 1)
+	addr := c.ListenAddrs()[0]
+	produce(t, client(t, addr), 0, 0, 6)
+	s := newSource(t, addr)
+	p := plan(t, s, initial(t, s), 0)
+	var probes atomic.Int32
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		fetch := req.(*kmsg.FetchRequest)
+		if fetch.MaxWaitMillis == probeWaitMs && probes.Add(1) > 2 || probes.Load() > 2 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		for _, t := range fetch.Topics {
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewFetchResponseTopicPartition()
+				rp.Partition, rp.HighWatermark, rp.LastStableOffset = p.Partition, 6, 6
+				rp.RecordBatches = make([]byte, 40)
+				rp.RecordBatches[11], rp.RecordBatches[16] = 200, 2 // a batch of 200 bytes and more, of version 2
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+	rows, _ := mustRead(t, s, p.Start, p.End)
+	wantValues(t, rows, numbered(0, 0, 6))
 }
 
 func TestRetentionThatOvertakesAPlanIsFoundWhileReading(t *testing.T) {
