@@ -160,12 +160,17 @@ var mutants = []mutant{
 	{
 		rule: "a plan ends at the last stable offset, before what may still be aborted",
 		file: "internal/source/kafka/admin.go", from: "s.list(ctx, \"list last stable offsets\", 1,", to: "s.list(ctx, \"list last stable offsets\", 0,",
-		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "200"},
+		pkg: "internal/source/kafka", run: "TestAPlanStopsBeforeAnOpenTransaction",
 	},
 	{
 		rule: "a range is at its end only where a probe finds no record in it",
 		file: "internal/source/kafka/probe.go", from: "fp.Records[0].Offset < p.end:\n\t\t\treturn true, nil", to: "fp.Records[0].Offset < 0:\n\t\t\treturn true, nil",
 		pkg: "internal/sim", run: broker,
+	},
+	{
+		rule: "a part of a batch is no proof that a range is empty",
+		file: "internal/source/kafka/probe.go", from: "len(rp.RecordBatches) > 0:", to: "len(rp.RecordBatches) < 0:",
+		pkg: "internal/source/kafka", run: "TestAPartOfABatch",
 	},
 	{
 		rule: "a probe's way past control records is no repetition",
@@ -174,8 +179,8 @@ var mutants = []mutant{
 	},
 	{
 		rule: "an error of a fetch is settled by what the log holds, not by the error",
-		file: "internal/source/kafka/read.go", from: "\treturn rd.rebuild(ctx)\n}\n\n// place", to: "\treturn nil\n}\n\n// place",
-		pkg: "internal/sim", run: broker, args: []string{"-sim.schedules", "200"},
+		file: "internal/source/kafka/read.go", from: "\t\treturn rd.contradicted(ctx, p, err)\n", to: "\t\treturn failure.Wrap(failure.SourceChanged, err, \"fetch %s\", p.tp)\n",
+		pkg: "internal/source/kafka", run: "TestAnErrorOfAFetch",
 	},
 	{
 		rule: "a partition's leader epoch that moved is compared before more is planned",

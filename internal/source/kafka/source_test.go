@@ -16,6 +16,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -286,6 +287,40 @@ func TestAHoleAtTheVeryEndOfTheLogDoesNotHangTheRead(t *testing.T) {
 	wantValues(t, rows, numbered(0, 0, 3), numbered(1, 0, 3))
 	if at, _ := res.End.Kafka.Get(topic, 0); at.NextOffset != 13 || at.LastOffset != 2 {
 		t.Fatalf("end is %+v", at)
+	}
+}
+
+// A leader that has just come to office may refuse an offset that it has a moment
+// later. What counts is what the log holds.
+func TestAnErrorOfAFetchIsSettledByWhatTheLogHolds(t *testing.T) {
+	c := fake(t, 1)
+	addr := c.ListenAddrs()[0]
+	produce(t, client(t, addr), 0, 0, 6)
+	s := newSource(t, addr)
+	p := plan(t, s, initial(t, s), 0)
+	var refused atomic.Bool
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if refused.Swap(true) {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		for _, t := range req.(*kmsg.FetchRequest).Topics {
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewFetchResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p.Partition, kerr.OffsetOutOfRange.Code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+	rows, _ := mustRead(t, s, p.Start, p.End)
+	wantValues(t, rows, numbered(0, 0, 6))
+	if !refused.Load() {
+		t.Fatal("no fetch was refused")
 	}
 }
 
