@@ -96,6 +96,7 @@ func (b *bench) scriptBroker(ctx context.Context) (*kafka, error) {
 		}
 		defer out.Close()
 		cmd := exec.CommandContext(ctx, "bash", append([]string{b.o.KafkaScript}, args...)...)
+		cmd.Env = append(os.Environ(), "KAFKA_EXTRA="+rollingBroker+os.Getenv("KAFKA_EXTRA"))
 		// The broker that the script leaves behind holds the output open.
 		cmd.WaitDelay = time.Second
 		cmd.Stdout, cmd.Stderr = out, out
@@ -141,6 +142,10 @@ func (b *bench) topicWith(ctx context.Context, what string, settings map[string]
 	}
 	return name, nil
 }
+
+// rollingBroker lets a started broker give the space of removed records back while
+// a topic rolls: by default it looks for such segments every five minutes.
+const rollingBroker = "log.retention.check.interval.ms=2000\nlog.segment.delete.delay.ms=1000\nlog.segment.bytes=67108864\n"
 
 // dropTopic removes a topic and so gives its disk space back.
 func (b *bench) dropTopic(ctx context.Context, name string) {

@@ -188,8 +188,13 @@ func (b *bench) ids(ctx context.Context) ([]Result, error) {
 
 func (b *bench) idsIn(ctx context.Context, name, store string) ([]Result, error) {
 	state := smallFactor * b.o.Rows
-	// What is left after the state is complete: a few batches for each kill.
-	rest := int64(2+3*b.o.Kills) * b.o.MaxOffsets
+	// What is left after the state is complete: some batches for each kill, since
+	// bronze goes on with its backlog while silver's state is read.
+	batches := 8
+	if store == pipeline.StatePebble {
+		batches = 15
+	}
+	rest := int64(2+batches*b.o.Kills) * b.o.MaxOffsets
 	b.say("%s: %d ids into bronze and silver, %d more for %d kills", name, state, rest, b.o.Kills)
 	return b.each(ctx, IDs+"/"+store, func(run int) ([]Result, error) {
 		topic, err := b.topic(ctx, IDs)
