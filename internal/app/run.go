@@ -6,8 +6,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weirlake/weir/internal/clock"
-	"github.com/weirlake/weir/internal/collector"
 	"github.com/weirlake/weir/internal/engine"
 )
 
@@ -67,7 +65,6 @@ func (a *App) Run(ctx context.Context, drained <-chan struct{}) error {
 	var waiter sync.WaitGroup
 	waiter.Go(func() { a.drainLevels(gctx, drained, finished) })
 	jobsCtx, stopJobs := context.WithCancel(ctx)
-	waiter.Go(func() { collector.Tune(jobsCtx, clock.System{}) })
 	if !a.jobsOff {
 		waiter.Go(func() { a.runJobs(jobsCtx) })
 	}

@@ -106,8 +106,6 @@ var allowed = map[string][]string{
 	"s3test":                   {"clock", "freeport"},
 	"objstore/cloud/cloudtest": {"clock", "freeport"},
 	"lint":                     {},
-	// How the process uses memory.
-	"collector": {"clock"},
 	// What a release is made of; its test is the licence check.
 	"release": {},
 	// The engine in a simulated world, and the protocol with one rule broken:
