@@ -102,8 +102,8 @@ func covers(pos, target batch.Position) bool {
 // onInterval runs a batch at most once a trigger and waits for news in between:
 // a trigger that found nothing is made use of when something comes. A batch that
 // takes longer than the interval is followed by the next at once; the triggers that
-// it missed are not made up for. Both are Spark's rules. When the query is told to
-// drain, it works off what is there and ends.
+// it missed are not made up for, as in Spark. When the query is told to drain, it
+// works off what is there and ends.
 func (r *run) onInterval(ctx context.Context, every time.Duration) error {
 	idle, wake := context.WithCancel(ctx)
 	defer wake()

@@ -36,7 +36,7 @@ func (t *turns) change(f func()) {
 }
 
 // finish records that the trigger of at is worked off.
-func (t *turns) finish(at time.Time) { t.change(func() { t.done, t.idle = at, false }) }
+func (t *turns) finish(at time.Time) { t.change(func() { t.done = at }) }
 
 // pending reports whether the trigger of at is still to be worked off, and gives a
 // channel that is closed when that may have changed.

@@ -21,15 +21,7 @@ const (
 // EpochMillis want a number without a fraction, within the same years.
 func (v Value) Micros(doc []byte, f TimeFormat, scratch []byte) (micros int64, grown []byte, r Reason) {
 	if f == RFC3339 {
-		if v.Kind != String {
-			return 0, scratch, TypeMismatch
-		}
-		text, grown := v.Text(doc, scratch)
-		micros, ok := ParseRFC3339(text)
-		if !ok {
-			return 0, grown, BadTimestamp
-		}
-		return micros, grown, OK
+		return written(v, doc, scratch, ParseRFC3339)
 	}
 	n, r := v.Int64(doc)
 	if r == NumberOutOfRange {
@@ -59,28 +51,25 @@ const (
 
 // LocalMicros decodes a time without a zone; see ParseLocalTime.
 func (v Value) LocalMicros(doc, scratch []byte) (micros int64, grown []byte, r Reason) {
-	if v.Kind != String {
-		return 0, scratch, TypeMismatch
-	}
-	text, grown := v.Text(doc, scratch)
-	micros, ok := ParseLocalTime(text)
-	if !ok {
-		return 0, grown, BadTimestamp
-	}
-	return micros, grown, OK
+	return written(v, doc, scratch, ParseLocalTime)
 }
 
 // Days decodes a date; see ParseDate.
 func (v Value) Days(doc, scratch []byte) (days int32, grown []byte, r Reason) {
+	return written(v, doc, scratch, ParseDate)
+}
+
+// written decodes a string that holds a time as parse reads it.
+func written[T int32 | int64](v Value, doc, scratch []byte, parse func([]byte) (T, bool)) (t T, grown []byte, r Reason) {
 	if v.Kind != String {
 		return 0, scratch, TypeMismatch
 	}
 	text, grown := v.Text(doc, scratch)
-	days, ok := ParseDate(text)
+	t, ok := parse(text)
 	if !ok {
 		return 0, grown, BadTimestamp
 	}
-	return days, grown, OK
+	return t, grown, OK
 }
 
 // ParseDate reads YYYY-MM-DD of the years 0000 to 9999, in days since 1970-01-01.

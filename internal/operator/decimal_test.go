@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -153,16 +152,5 @@ func TestADecimalAndADateAreKeysThatAreReadBackFromTheTable(t *testing.T) {
 	docs := values(doc("1.5", "2026-05-04"), doc(`"1.50"`, "2026-05-04"), doc("15e-1", "2026-05-04"), doc("-1.5", "2026-05-04"), doc("1.5", "1969-12-31"),
 		doc("123456789012345678901234567890.12", "2026-05-04"), doc("123456789012345678901234567890.13", "2026-05-04"), doc("123456789012345678901234567890.120", "2026-05-04"))
 	equalCounts(t, r.batchOf(docs).Counters, marker.Counters{Read: 8, Emitted: 5, Duplicate: 3})
-	d := r.tr.State()[0]
-	want := contents(t, d)
-	rec := mainRecord(t, r.tr, docs)
-	defer rec.Release()
-	d.Reset()
-	if err := d.Rebuild(rec); err != nil {
-		t.Fatal(err)
-	}
-	d.FinishRebuild(r.mark)
-	if got := contents(t, d); !slices.Equal(got, want) {
-		t.Errorf("rebuilt %d keys, live %d", len(got), len(want))
-	}
+	rebuiltTheSame(t, r, docs)
 }

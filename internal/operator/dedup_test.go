@@ -156,6 +156,13 @@ func TestKeysOfSeveralColumnsAreNotGlued(t *testing.T) {
 	res := r.batchOf(docs)
 	equalCounts(t, res.Counters, marker.Counters{Read: 7, Emitted: 5, Duplicate: 2})
 	// The table's rows give the same keys.
+	rebuiltTheSame(t, r, docs)
+}
+
+// rebuiltTheSame makes the ids anew from the rows that the docs become in the
+// table, and demands those that are there.
+func rebuiltTheSame(t testing.TB, r *run, docs []record) {
+	t.Helper()
 	d := r.tr.State()[0]
 	want := contents(t, d)
 	rec := mainRecord(t, r.tr, docs)

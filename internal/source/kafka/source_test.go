@@ -255,6 +255,24 @@ func TestARangeWhoseEndWasCompactedAwayIsReadToItsEnd(t *testing.T) {
 	}
 }
 
+// answer is a broker's answer to a fetch without records; fill makes of each
+// partition what a test wants.
+func answer(req kmsg.Request, fill func(*kmsg.FetchRequestTopicPartition, *kmsg.FetchResponseTopicPartition)) *kmsg.FetchResponse {
+	resp := req.ResponseKind().(*kmsg.FetchResponse)
+	for _, t := range req.(*kmsg.FetchRequest).Topics {
+		rt := kmsg.NewFetchResponseTopic()
+		rt.Topic, rt.TopicID = t.Topic, t.TopicID
+		for i := range t.Partitions {
+			rp := kmsg.NewFetchResponseTopicPartition()
+			rp.Partition = t.Partitions[i].Partition
+			fill(&t.Partitions[i], &rp)
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
 func TestAHoleAtTheVeryEndOfTheLogDoesNotHangTheRead(t *testing.T) {
 	c := fake(t, 2)
 	addr := c.ListenAddrs()[0]
@@ -268,19 +286,11 @@ func TestAHoleAtTheVeryEndOfTheLogDoesNotHangTheRead(t *testing.T) {
 	end.Kafka.Set(topic, "", 0, batch.PartitionPosition{NextOffset: 13})
 	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		resp := req.ResponseKind().(*kmsg.FetchResponse)
 		hole := false
-		for _, t := range req.(*kmsg.FetchRequest).Topics {
-			rt := kmsg.NewFetchResponseTopic()
-			rt.Topic, rt.TopicID = t.Topic, t.TopicID
-			for _, p := range t.Partitions {
-				hole = hole || p.FetchOffset >= 3
-				rp := kmsg.NewFetchResponseTopicPartition()
-				rp.Partition, rp.HighWatermark, rp.LastStableOffset = p.Partition, 13, 13
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
+		resp := answer(req, func(asked *kmsg.FetchRequestTopicPartition, rp *kmsg.FetchResponseTopicPartition) {
+			hole = hole || asked.FetchOffset >= 3
+			rp.HighWatermark, rp.LastStableOffset = 13, 13
+		})
 		return resp, nil, hole
 	})
 	rows, res := mustRead(t, s, p.Start, end)
@@ -304,18 +314,9 @@ func TestAnErrorOfAFetchIsSettledByWhatTheLogHolds(t *testing.T) {
 		if refused.Swap(true) {
 			return nil, nil, false
 		}
-		resp := req.ResponseKind().(*kmsg.FetchResponse)
-		for _, t := range req.(*kmsg.FetchRequest).Topics {
-			rt := kmsg.NewFetchResponseTopic()
-			rt.Topic, rt.TopicID = t.Topic, t.TopicID
-			for _, p := range t.Partitions {
-				rp := kmsg.NewFetchResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = p.Partition, kerr.OffsetOutOfRange.Code
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
-		return resp, nil, true
+		return answer(req, func(_ *kmsg.FetchRequestTopicPartition, rp *kmsg.FetchResponseTopicPartition) {
+			rp.ErrorCode = kerr.OffsetOutOfRange.Code
+		}), nil, true
 	})
 	rows, _ := mustRead(t, s, p.Start, p.End)
 	wantValues(t, rows, numbered(0, 0, 6))
@@ -335,24 +336,14 @@ func TestAPartOfABatchIsNoProofThatNothingIsLeft(t *testing.T) {
 	var probes atomic.Int32
 	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		fetch := req.(*kmsg.FetchRequest)
-		if fetch.MaxWaitMillis == probeWaitMs && probes.Add(1) > 2 || probes.Load() > 2 {
+		if req.(*kmsg.FetchRequest).MaxWaitMillis == probeWaitMs && probes.Add(1) > 2 || probes.Load() > 2 {
 			return nil, nil, false
 		}
-		resp := req.ResponseKind().(*kmsg.FetchResponse)
-		for _, t := range fetch.Topics {
-			rt := kmsg.NewFetchResponseTopic()
-			rt.Topic, rt.TopicID = t.Topic, t.TopicID
-			for _, p := range t.Partitions {
-				rp := kmsg.NewFetchResponseTopicPartition()
-				rp.Partition, rp.HighWatermark, rp.LastStableOffset = p.Partition, 6, 6
-				rp.RecordBatches = make([]byte, 40)
-				rp.RecordBatches[11], rp.RecordBatches[16] = 200, 2 // a batch of 200 bytes and more, of version 2
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
-		return resp, nil, true
+		return answer(req, func(_ *kmsg.FetchRequestTopicPartition, rp *kmsg.FetchResponseTopicPartition) {
+			rp.HighWatermark, rp.LastStableOffset = 6, 6
+			rp.RecordBatches = make([]byte, 40)
+			rp.RecordBatches[11], rp.RecordBatches[16] = 200, 2 // a batch of 200 bytes and more, of version 2
+		}), nil, true
 	})
 	rows, _ := mustRead(t, s, p.Start, p.End)
 	wantValues(t, rows, numbered(0, 0, 6))
